@@ -13,12 +13,16 @@ from dataclasses import asdict
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nevermore.pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
+from nevermore.pipelines import DEFAULT_CONFIG
+from nevermore.pipelines.cli.arguments import (
+    CONFIG_VARIABLE,
+)
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
@@ -111,13 +115,15 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
     if report.found_nothing_new:
         console.print("\n[bold]Nothing new.[/bold] No event was applied twice, no table changed.\n")
     else:
-        kinds = sorted({kind for row in report.simulated.values() for kind in row})
-        mirrors = {name: {**row, "rows alive": report.rows_alive[name]} for name, row in report.mirrors.items()}
-        published = f"Published by Spark, {counted(len(report.days), 'day')}"
+        mirrors = {name: row | {"rows alive": report.rows_alive[name]} for name, row in report.mirrors.items()}
         for title, counts, columns in (
-            ("Change events", report.simulated, {kind: f"{kind}s" for kind in kinds}),
+            (
+                "Change events",
+                report.simulated,
+                {kind: f"{kind}s" for kind in sorted({kind for row in report.simulated.values() for kind in row})},
+            ),
             ("Mirrors: data files and equality-delete files", mirrors, _MIRROR_COLUMNS),
-            (published, report.published, _PUBLISHED_COLUMNS),
+            (f"Published by Spark, {counted(len(report.days), 'day')}", report.published, _PUBLISHED_COLUMNS),
         ):
             if counts:
                 rows = [[name, *(f"{row.get(c, 0):,}" for c in columns)] for name, row in counts.items()]
@@ -137,9 +143,8 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
     ]
     console.print(_grid("Checks against DuckDB", ["", "table", "check", "compared"], checks, justify="left"))
     if report.story is not None:
-        story = _STORY.format(failed=" and ".join(report.story.failed), why=report.story.why)
-        console.print(story, soft_wrap=True)
-    console.print(_NEXT_STEPS.format(directory=directory, activate=_activation()), soft_wrap=True)
+        console.print(_STORY.format(failed=" and ".join(report.story.failed), why=report.story.why), soft_wrap=True)
+    console.print(_NEXT_STEPS.format(directory=quote(str(directory)), activate=_activation()), soft_wrap=True)
     console.print(f"[dim]{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}[/dim]")
 
 
@@ -159,8 +164,8 @@ def _grid(
 
 def _activation() -> str:
     """The line that puts `nevermore` on the path of the shell; empty if it is there."""
-    activate = Path(sys.prefix) / "bin" / "activate"
-    return "" if which("nevermore") is not None or not activate.is_file() else f"  source {activate}\n"
+    activate = Path(sys.prefix, "bin/activate")
+    return "" if which("nevermore") or not activate.is_file() else f"  source {quote(str(activate))}\n"
 
 
 _STORY = """
@@ -234,8 +239,11 @@ def ui(
     else:
         typer.echo(f"Dagster's UI: http://{host}:{port} (Ctrl-C stops it)")
     sys.stdout.flush()
-    command = [sys.executable, "-P", "-m", "dagster", "dev", "-w", str(file), "-h", host, "-p", str(port)]
-    raise typer.Exit(_run_group(command, environment))
+    raise typer.Exit(
+        _run_group(
+            [sys.executable, "-P", "-m", "dagster", "dev", "-w", str(file), "-h", host, "-p", str(port)], environment
+        )
+    )
 
 
 def _find_config(directory: Path | None) -> Path:

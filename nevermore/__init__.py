@@ -1,6 +1,7 @@
 """Change data capture into Apache Iceberg: the few names that most programs need, and the four packages below.
 
-`open_table` reads any Iceberg table, `col` builds its filters, the errors say what went wrong. The folders of the
+`open_project` gives the tables of a config, `open_table` reads any Iceberg table, `col` builds filters, the errors say what
+went wrong. The folders of the
 repository are linked here, so that their import names are `nevermore.scan_core`, `nevermore.pipelines`,
 `nevermore.checks` and `nevermore.assets` and never meet a user's own packages.
 
@@ -13,16 +14,26 @@ from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
     from nevermore.pipelines.errors import PipelineError as PipelineError
+    from nevermore.pipelines.iceberg.project import open_project as open_project
+    from nevermore.pipelines.iceberg.project import open_table as open_table
     from nevermore.scan_core.expr.nodes import col as col
     from nevermore.scan_core.model.errors import ScanError as ScanError
-    from nevermore.scan_core.scan import open_table as open_table
+
+    __version__: str
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
+    _load, __dir__, __all__ = lazy_exports(
         __name__,
         {
             "nevermore.pipelines.errors": "PipelineError",
+            "nevermore.pipelines.iceberg.project": "open_project open_table",
             "nevermore.scan_core.expr.nodes": "col",
             "nevermore.scan_core.model.errors": "ScanError",
-            "nevermore.scan_core.scan": "open_table",
         },
     )
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from nevermore.pipelines import own_version
+
+            return own_version()
+        return _load(name)

@@ -590,9 +590,17 @@ class Scan(ScanRequest):
         """
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """All rows as a pandas DataFrame, in the types that PyArrow chooses."""
-        return cast("pd.DataFrame", self.to_table().to_pandas())
+    def to_pandas(self, **options: Any) -> "pd.DataFrame":
+        """All rows as a pandas DataFrame, in the types that PyArrow chooses.
+
+        Args:
+            options: those of `pyarrow.Table.to_pandas`, such as `types_mapper=pandas.ArrowDtype`.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        require_package("pandas", "to_pandas", "nevermore-iceberg[checks]")
+        return cast("pd.DataFrame", self.to_table().to_pandas(**options))
 
     def to_polars(self) -> "pl.DataFrame":
         """All rows as a Polars DataFrame. `nevermore.scan_core.polars.scan_iceberg` gives a LazyFrame, which reads less.
@@ -615,10 +623,12 @@ class Scan(ScanRequest):
         Args:
             name: of the view; a view that already has it is replaced.
             connection: by default that of the module `duckdb`.
-        """
-        import duckdb
 
-        target = duckdb.default_connection() if connection is None else connection
+        Raises:
+            MissingPackageError: DuckDB is not installed.
+        """
+        library = require_package("duckdb", "to_duckdb", "nevermore-iceberg[checks]")
+        target = library.default_connection() if connection is None else connection
         target.register(name, self.to_dataset())
         return target.table('"' + name.replace('"', '""') + '"')
 

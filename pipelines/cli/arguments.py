@@ -7,13 +7,13 @@ import csv
 import logging
 import sys
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.scan_core import Scan, Table
 
-DEFAULT_CONFIG = Path("nevermore.yaml")
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 """Environment variable with the path of the config; `--config` overrides it."""
 LOGGERS_OF_PROGRESS = ("nevermore.scan_core.spark.session", "nevermore.pipelines.publish")
@@ -151,11 +150,9 @@ def open_named_table(
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
         from nevermore.pipelines.config.project import load
-        from nevermore.pipelines.iceberg.catalog import open_to_look
+        from nevermore.pipelines.iceberg.project import Project
 
-        settings = load(config or DEFAULT_CONFIG)
-        found = _catalog_table(name, settings, open_to_look)
-        return scan_core.open_table(found, relocate=moves, options=settings.with_scan(given).scan_options)
+        return Project(load(config or DEFAULT_CONFIG).with_scan(given)).table(name, relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves, options=scan_core.ScanOptions.from_settings(given))
     except scan_core.TableNotFoundError as error:
@@ -199,8 +196,9 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
     if config is not None or DEFAULT_CONFIG.exists():
         from nevermore.pipelines.config.project import load
+        from nevermore.pipelines.iceberg.project import catalog_table
 
-        table: CatalogTable = _catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
+        table: CatalogTable = catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
         return table
     from nevermore.scan_core.io import load_table
 
@@ -221,30 +219,6 @@ def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
         settings = expanded(settings, open_to_look(settings))
     entry = settings.tables.get(name) or settings.published.get(name)
     return None if entry is None else entry.index
-
-
-def is_identifier(name: str) -> bool:
-    """Whether this is the name of a catalog table rather than a path."""
-    return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
-
-
-def _catalog_table(name: str, settings: "Config", open_with: "Callable[[Config], Catalog | None]") -> Any:
-    from nevermore.pipelines.iceberg.catalog import all_table_names, find_table
-    from nevermore.scan_core import TableNotFoundError
-
-    catalog = open_with(settings)
-    found = None if catalog is None else find_table(catalog, name)
-    if found is None:
-        known = {*settings.tables, *settings.published, *(() if catalog is None else all_table_names(catalog))}
-        last = name.rpartition(".")[2].strip().casefold()
-        same = sorted(table for table in known if table.rpartition(".")[2].casefold() == last)
-        near = same or get_close_matches(name, sorted(known), n=3)
-        if name in settings.tables or name in settings.published:
-            hint = "it is in the config, but nothing has been written to it yet"
-        else:
-            hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
-        raise TableNotFoundError(f"no table {name!r} in the catalog of {settings.path}; {hint}")
-    return found
 
 
 def parse_relocations(relocate: list[str] | None) -> dict[str, str]:

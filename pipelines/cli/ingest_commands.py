@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from nevermore.pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, ProjectConfig
+from nevermore.pipelines import DEFAULT_CONFIG
+from nevermore.pipelines.cli.arguments import (
+    AsJson,
+    MirrorNames,
+    ProjectConfig,
+)
 from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
 from nevermore.pipelines.wording import counted
 

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.cli.arguments import (
-    DEFAULT_CONFIG,
     AsJson,
     OptionalConfig,
     ProjectConfig,
     TableName,
-    is_identifier,
     open_for_change,
     split_names,
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.cli.arguments import (
-    DEFAULT_CONFIG,
     AsJson,
     AsOf,
     Columns,
@@ -28,7 +28,6 @@ from nevermore.pipelines.cli.arguments import (
     TableName,
     Where,
     build_scan,
-    is_identifier,
     log_progress,
     open_named_table,
     parse_scan_options,

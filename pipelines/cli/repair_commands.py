@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
-    DEFAULT_CONFIG,
     AsJson,
     MirrorName,
     OptionalConfig,
@@ -128,7 +128,7 @@ def _index_lines(report: "IndexReport") -> Iterator[str]:
 
 
 def quarantine(
-    verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="Action.", show_default=False)],
+    verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="Action.")] = "list",
     table: Annotated[
         str | None,
         typer.Argument(metavar="[TABLE]", help="A mirror of the config; optional for `list`.", show_default=False),

@@ -78,7 +78,7 @@ def check_warehouse(config: Config, catalog: "Catalog") -> None:
     warehouse = local_warehouse(config)
     if warehouse is None or not warehouse.is_dir():
         return
-    unknown, elsewhere, ahead = [], [], []
+    unknown, ahead = [], []
     for name in names_written(config, warehouse):
         stored = next(metadata_files(table_folder(warehouse, name)), None)
         if stored is None or stored.version == CREATED:
@@ -87,23 +87,34 @@ def check_warehouse(config: Config, catalog: "Catalog") -> None:
         location = metadata_location(catalog, name)
         if location is None:
             unknown.append(name)
-        elif (path := local_path(location)) is not None and not path.is_relative_to(warehouse):
-            elsewhere.append((name, path))
-        elif path is not None and path.parent == stored.path.parent and (lead := _lead(path, stored)) > 0:
+            continue
+        refuse_copy(config, name, location)
+        path = local_path(location)
+        if path is not None and path.parent == stored.path.parent and (lead := _lead(path, stored)) > 0:
             ahead.append((name, lead))
     refuse_unknown(warehouse, unknown)
-    if elsewhere and config.tables_elsewhere == "refuse":
-        name, path = elsewhere[0]
-        raise CatalogMismatchError(
-            f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
-            "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "
-            "`tables_elsewhere: allow` in the config keeps using the other files"
-        )
     lost = {name for name, lead in ahead if lead > 1} | _lost_in_pairs({name for name, _ in ahead})
     if lost:
         raise CatalogMismatchError(
             f"the warehouse {warehouse} has newer metadata than the catalog: {', '.join(sorted(lost))}; was the catalog "
             "restored from an older copy? `nevermore recover` brings it forward to the newest commit of each table"
+        )
+
+
+def refuse_copy(config: Config, name: str, location: str) -> None:
+    """Refuse a table of another place of which this warehouse has files, too.
+
+    Raises:
+        CatalogMismatchError: the project was copied or moved; says what to do.
+    """
+    path, warehouse = local_path(location), local_warehouse(config)
+    if path is None or warehouse is None or path.is_relative_to(warehouse) or config.tables_elsewhere == "allow":
+        return
+    if (table_folder(warehouse, name) / "metadata").is_dir():
+        raise CatalogMismatchError(
+            f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
+            "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "
+            "`tables_elsewhere: allow` in the config keeps using the other files"
         )
 
 

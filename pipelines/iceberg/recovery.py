@@ -5,11 +5,13 @@
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import SourceError
@@ -24,7 +26,7 @@ from nevermore.pipelines.iceberg.warehouse import (
     local_warehouse,
     metadata_files,
 )
-from nevermore.scan_core import MalformedTableError, MissingFileError
+from nevermore.scan_core import FILE_PATH_ID, MalformedTableError, MissingFileError
 from nevermore.scan_core.io import FileIOConfig, read_bytes
 
 if TYPE_CHECKING:
@@ -70,8 +72,8 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
         is_dry: change nothing.
 
     Raises:
-        SourceError: the warehouse is not local, lacks a table, or some files of a table are missing; all other tables were
-            recovered.
+        SourceError: the warehouse is not local, lacks a table, or some files of a table are missing; no table was changed,
+            so that none of a copied project is read from the copy while another is read from the original.
     """
     warehouse = local_warehouse(config)
     if warehouse is None:
@@ -87,24 +89,39 @@ def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is
         raise SourceError(
             f"the warehouse {warehouse} has no table {', '.join(missing)}; it has {', '.join(sorted(folders))}"
         )
-    done, failures = [], []
+    found: dict[str, _Found] = {}
+    failures = []
     for name in sorted(names or folders):
         try:
-            done.append(_recover(catalog, name, folders[name], is_dry=is_dry))
+            found[name] = _find(catalog, name, folders[name])
         except SourceError as error:
             failures.append(str(error))
     if failures:
-        others = (
-            f"; the other {'table' if len(done) == 1 else 'tables'} ({', '.join(t.table for t in done)}) "
-            if done
-            else ""
-        )
-        state = "" if not done else "can be recovered" if is_dry else "can be used"
-        raise SourceError(f"{'; '.join(failures)}{others}{state}")
-    return done
+        hint = f"; `nevermore recover {' '.join(found)}` leaves the others out" if found else ""
+        raise SourceError(f"{'; '.join(failures)}; no table was changed{hint}")
+    return [one.result if is_dry else one.apply(catalog) for one in found.values()]
 
 
-def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Recovered:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The metadata file that a table can be recovered from."""
+
+    result: Recovered
+    document: Mapping[str, Any]
+    version: int
+    move: "_Move"
+
+    def apply(self, catalog: "Catalog") -> Recovered:
+        """Write the metadata of a moved table, and point the catalog to it."""
+        result = self.result
+        if result.action == "moved here":
+            result = replace(result, metadata=str(self.move.write_copy(self.document, self.version + 1)))
+        if result.action != "unchanged":
+            _register(catalog, result.table, result.before, f"file://{result.metadata}")
+        return result
+
+
+def _find(catalog: "Catalog", name: str, folder: Path) -> _Found:
     before = metadata_location(catalog, name)
     reasons: list[str] = []
     newest: int | None = None
@@ -125,19 +142,16 @@ def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Re
             reasons.append(f"{stored.path.name}: {error}")
             continue
         current = document.get("current-snapshot-id")
+        action: Action = "registered" if before is None else "brought forward"
+        if local_path(location) != folder:
+            action = "moved here"
+            move.check_movable(name, document)
+        elif before is not None and local_path(before) == stored.path:
+            action = "unchanged"
+        target = str(stored.path) if action != "unchanged" else str(before)
         snapshot_id = None if current in {None, -1} else int(current)
-        is_moved = local_path(location) != folder
-        if not is_moved and before is not None and local_path(before) == stored.path:
-            return Recovered(name, "unchanged", before, before, snapshot_id)
-        action: Action = "moved here" if is_moved else "registered" if before is None else "brought forward"
-        target = stored.path
-        if is_moved:
-            move.check_movable(document)
-        if is_moved and not is_dry:
-            target = move.write_copy(document, stored.version + 1)
-        if not is_dry:
-            _register(catalog, name, before, f"file://{target}")
-        return Recovered(name, action, str(target), before, snapshot_id, tuple(reasons))
+        passed_over = () if action == "unchanged" else tuple(reasons)
+        return _Found(Recovered(name, action, target, before, snapshot_id, passed_over), document, stored.version, move)
     raise SourceError(
         f"{name}: no metadata file in {folder / 'metadata'} can be used: {'; '.join(reasons) or 'there is none'}"
     )
@@ -177,52 +191,76 @@ class _Move:
                     if not path.is_file():
                         raise SourceError(f"its snapshot {current} needs {path}, which is not there")
 
-    def check_movable(self, document: Mapping[str, Any]) -> None:
-        """Refuse, before anything is written, a table that cannot be moved by new metadata alone.
+    def check_movable(self, name: str, document: Mapping[str, Any]) -> None:
+        """Refuse, before anything is written, a table whose position deletes cannot be written again for this place.
 
         Raises:
-            SourceError: some snapshot has position-delete files, whose rows name data files by path.
+            SourceError: some are Avro or ORC files, whose rows name data files by path.
         """
         lists = {s["manifest-list"] for s in document.get("snapshots", ()) if "manifest-list" in s}
         for path in sorted({m["manifest_path"] for listed in lists for m in self._read(listed).rows}):
             for row in self._read(path).rows:
                 file = row["data_file"]
-                is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() != "puffin"
-                if is_position_file and row["status"] != _DELETED:
+                is_other = file["file_format"].lower() not in {"parquet", "puffin"}
+                if file.get("content") == _POSITION_DELETES and is_other and row["status"] != _DELETED:
                     raise SourceError(
-                        f"{path} holds position-delete files, whose rows name data files by path: move the "
-                        f"table back to {self.location}, or move it with Spark's rewrite_table_path; `nevermore scan` reads "
-                        f"it where it is with --relocate '{self.location}={self.folder}'"
+                        f"{name}: {path} lists position deletes in {file['file_format']} files, whose rows name data files by "
+                        f"path: move the table back to {self.location}, or move it with Spark's rewrite_table_path; "
+                        f"`nevermore scan` reads it where it is with --relocate '{self.location}={self.folder}'"
                     )
 
     def write_copy(self, document: Mapping[str, Any], version: int) -> Path:
         """Write all metadata of a table for its new location; return the new metadata file, of this version."""
         written: dict[str, tuple[str, int]] = {}
+        positions: dict[str, Record] = {}
         moved = self._moved(document)
         for snapshot, old in zip(moved.get("snapshots", ()), document.get("snapshots", ()), strict=True):
             if "manifest-list" in old:
-                snapshot["manifest-list"] = self._write_list(old["manifest-list"], written)
+                snapshot["manifest-list"] = self._write_list(old["manifest-list"], written, positions)
         target = self.folder / "metadata" / f"{version:05d}-{uuid.uuid4()}.metadata.json"
         target.write_bytes(orjson.dumps(moved))
         return target
 
-    def _write_list(self, path: str, written: dict[str, tuple[str, int]]) -> str:
+    def _write_list(self, path: str, written: dict[str, tuple[str, int]], positions: dict[str, Record]) -> str:
         """Write a manifest list and those of its manifests that are not written yet; return its location."""
         old = self._read(path)
         rows = []
         for row in old.rows:
             if row["manifest_path"] not in written:
-                written[row["manifest_path"]] = self._write_manifest(row["manifest_path"])
+                written[row["manifest_path"]] = self._write_manifest(row["manifest_path"], positions)
             moved, length = written[row["manifest_path"]]
             rows.append({**row, "manifest_path": moved, "manifest_length": length})
         return self._write(old, rows)[0]
 
-    def _write_manifest(self, path: str) -> tuple[str, int]:
+    def _write_manifest(self, path: str, positions: dict[str, Record]) -> tuple[str, int]:
         old = self._read(path)
         for row in old.rows:
-            file = row["data_file"]
+            file, place = row["data_file"], row["data_file"]["file_path"]
             file |= {n: self._moved(file[n]) for n in ("file_path", "referenced_data_file") if file.get(n) is not None}
+            is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() == "parquet"
+            if is_position_file and row["status"] != _DELETED:
+                if place not in positions:
+                    positions[place] = self._write_positions(file)
+                file |= positions[place]
         return self._write(old, old.rows)
+
+    def _write_positions(self, file: Record) -> Record:
+        """Write a copy of a position-delete file whose rows name the moved data files; return what differs in its entry."""
+        source = Path(file["file_path"].removeprefix("file://"))
+        rows = pq.read_table(source, partitioning=None)
+        number = rows.schema.get_field_index("file_path")
+        paths = rows.column(number).cast(pa.string()).combine_chunks().dictionary_encode()
+        names = [self._moved(path) for path in paths.dictionary.to_pylist()]
+        column = pa.DictionaryArray.from_arrays(paths.indices, pa.array(names, pa.string())).cast(pa.string())
+        rows = rows.set_column(number, rows.schema.field(number).with_type(pa.string()), column)
+        target = source.with_name(f"{uuid.uuid4()}-moved-deletes.parquet")
+        pq.write_table(rows, target, compression="zstd", write_page_index=True, store_schema=False)
+        written: Record = {"file_path": f"file://{target}", "file_size_in_bytes": target.stat().st_size}
+        for bounds, of in (("lower_bounds", min), ("upper_bounds", max)):
+            # whole paths: bounds that other writers cut short would still name the old place
+            others = [bound for bound in file.get(bounds) or () if bound["key"] != FILE_PATH_ID]
+            written[bounds] = [*others, {"key": FILE_PATH_ID, "value": of(name.encode() for name in names)}]
+        return written | dict.fromkeys(("column_sizes", "split_offsets"))
 
     def _files(self, snapshot: Mapping[str, Any]) -> Iterator[Path]:
         """All files that a snapshot needs, at their present location; each is read only after it was yielded."""

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nevermore.scan_core.io.location import Location, parse_location
-from nevermore.scan_core.model.errors import MissingFileError, TableNotFoundError
+from nevermore.scan_core.model.errors import MissingFileError, TableNotFoundError, require_package
 
 _AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 ANSWER_SECONDS = 60.0
@@ -116,7 +116,11 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
 
     Raises:
         TableNotFoundError: no such catalog or table, or the catalog cannot be asked.
+        MissingPackageError: PyIceberg is not installed.
     """
+    require_package(
+        "pyiceberg", f"{identifier!r} is no file or folder here; a table of a catalog", "nevermore-iceberg[catalogs]"
+    )
     from pyiceberg.exceptions import (
         NoSuchIdentifierError,
         NoSuchNamespaceError,

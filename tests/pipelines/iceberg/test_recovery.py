@@ -17,6 +17,8 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CatalogMismatchError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
+from nevermore.pipelines.iceberg.commit import upgrade
+from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.iceberg.recovery import recover
 from nevermore.pipelines.iceberg.warehouse import metadata_files
 from nevermore.pipelines.ingest.feed_run import run_once
@@ -252,28 +254,54 @@ def test_a_moved_project_names_the_way_out(project: Project, tmp_path: Path) -> 
     assert moved.rows() == [1, 3, 9]
 
 
-def test_position_deletes_name_files_and_cannot_be_moved(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_position_deletes_move_with_a_copy(project: Project, tmp_path: Path, version: int) -> None:
+    catalog = open_catalog(load(project.config_path))
+    table = find_table(catalog, "shop.p")
+    assert table is not None
+    if version == 3:
+        upgrade(table, 3)
+        project.config_path.write_text(CONFIG.replace("key: [id]", "key: [id], format_version: 3"))
+    assert convert(table).snapshot_id is not None
+    copy = Project(tmp_path / "a copy")
+    shutil.copytree(project.folder, copy.folder)
+    assert set(copy.recover(is_dry=True).values()) == {"moved here"}
+    assert set(copy.recover().values()) == {"moved here"}
+    shutil.rmtree(project.folder)
+    assert copy.rows() == [1, 3]
+    found = find_table(open_catalog(load(copy.config_path)), "shop.p")
+    assert found is not None
+    live = live_rows(Path(found.metadata_location.removeprefix("file://")))
+    assert sorted(live["id"].to_pylist()) == [1, 3]
+    copy.ingest(1, op="d")
+    copy.ingest(9)
+    assert copy.rows() == [3, 9]
+    assert set(copy.recover().values()) == {"unchanged"}
+
+
+@pytest.mark.parametrize("kind", ["avro", "orc"])
+def test_of_a_copy_all_tables_move_or_none(project: Project, tmp_path: Path, kind: str) -> None:
     import fastavro
 
-    moved = Project(tmp_path / "moved")
-    shutil.move(project.folder, moved.folder)
-    for path in (moved.folder / "warehouse/shop/p/metadata").glob("*-m*.avro"):
+    copy = Project(tmp_path / "copy")
+    shutil.copytree(project.folder, copy.folder)
+    for path in (copy.folder / "warehouse/shop/p/metadata").glob("*-m*.avro"):
         with path.open("rb") as stream:
             reader = fastavro.reader(stream)
             rows, schema, header = list(reader), json.loads(reader.metadata["avro.schema"]), dict(reader.metadata)
         if header.get("content") != "deletes":
             continue
         for row in rows:
-            row["data_file"]["content"] = 1
+            row["data_file"] |= {"content": 1, "file_format": kind}
         with path.open("wb") as stream:
             fastavro.writer(
                 stream, schema, rows, metadata={k: v for k, v in header.items() if not k.startswith("avro.")}
             )
-    before = sorted(moved.folder.rglob("*"))
+    before = sorted(copy.folder.rglob("*"))
     for is_dry in (True, False):
-        with pytest.raises(SourceError, match=r"rewrite_table_path.*--relocate"):
-            moved.recover("shop.p", is_dry=is_dry)
-    assert sorted(moved.folder.rglob("*")) == before
+        with pytest.raises(SourceError, match=rf"{kind} files.*rewrite_table_path.*--relocate.*no table was changed"):
+            copy.recover(is_dry=is_dry)
+    assert sorted(copy.folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
@@ -357,13 +385,16 @@ def test_folders_of_dropped_tables_are_no_tables(project: Project) -> None:
         project.recover("shop.p__resync")
 
 
-def test_a_table_that_cannot_be_recovered_stops_no_other(project: Project) -> None:
+def test_a_table_that_cannot_be_recovered_is_named_and_the_others_can_be_chosen(project: Project) -> None:
     shutil.rmtree(project.folder / "warehouse" / "change_log" / "shop_p" / "data")
     project.catalog_file.unlink()
-    with pytest.raises(SourceError, match=r"^change_log\.shop_p: .*; the other table \(shop\.p\) can be recovered$"):
-        project.recover(is_dry=True)
-    with pytest.raises(SourceError, match=r"^change_log\.shop_p: .*; the other table \(shop\.p\) can be used$"):
-        project.recover()
+    for is_dry in (True, False):
+        with pytest.raises(
+            SourceError,
+            match=r"^change_log\.shop_p: .*; no table was changed; `nevermore recover shop\.p` leaves the others",
+        ):
+            project.recover(is_dry=is_dry)
+    assert project.recover("shop.p") == {"shop.p": "registered"}
     assert project.rows() == [1, 3]
 
 

@@ -1,0 +1,131 @@
+"""A project as programs see it: the tables of its config by their names, ready to be scanned.
+
+The command line opens tables here, too.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nevermore import scan_core
+from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.iceberg.catalog import all_table_names, find_table, open_to_look
+from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
+from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+
+def open_project(place: str | os.PathLike[str] = DEFAULT_CONFIG) -> "Project":
+    """Open a project to read its tables.
+
+    Args:
+        place: its config file, or the folder with its `nevermore.yaml`; default: the working directory.
+
+    Raises:
+        ConfigError: there is no config, or it is invalid.
+    """
+    path = Path(place)
+    return Project(load(path / DEFAULT_CONFIG if path.is_dir() else path))
+
+
+def open_table(table: str | os.PathLike[str] | Any, **options: Any) -> Table:
+    """Open a table to read: a name of the project in the working directory, or what `scan_core.open_table` opens.
+
+    Args:
+        table: `namespace.table` if the working directory has a `nevermore.yaml`; otherwise a path, URI, name or object.
+        options: those of `scan_core.open_table`.
+
+    Raises:
+        ScanError: there is no such table, or its metadata breaks the specification.
+        PipelineError: the config of the working directory or its catalog cannot be used.
+    """
+    if isinstance(table, str) and "properties" not in options and is_identifier(table) and DEFAULT_CONFIG.exists():
+        return open_project().table(table, **options)
+    return scan_core.open_table(table, **options)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project; `config` is its config."""
+
+    config: Config
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """The mirrors and published tables of the config that exist, by name; each is opened when it is asked for."""
+        return _Tables(self)
+
+    def table(
+        self, name: str, *, relocate: Mapping[str, str] | None = None, options: ScanOptions | None = None
+    ) -> Table:
+        """Open a table of the project's catalog: a mirror, a published table, a change log or any other.
+
+        Args:
+            name: `namespace.table`.
+            relocate: as for `open_table`.
+            options: with which scans of the table start; default: `scan` of the config.
+
+        Raises:
+            TableNotFoundError: there is no such table; names the nearest.
+            PipelineError: the catalog cannot be opened.
+        """
+        found = catalog_table(name, self.config, open_to_look)
+        return scan_core.open_table(found, relocate=relocate, options=options or self.config.scan_options)
+
+    def scan(self, name: str) -> Scan:
+        """A scan of all rows of a table that are not deleted; the errors are those of `table`."""
+        return self.table(name).scan()
+
+
+@dataclass(frozen=True)
+class _Tables(Mapping[str, Table]):
+    project: Project
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self:
+            raise KeyError(name)
+        return self.project.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
+
+    def __iter__(self) -> Iterator[str]:
+        config = self.project.config
+        catalog = open_to_look(config)
+        existing = set() if catalog is None else {*all_table_names(catalog)}
+        found = [name for pattern in config.patterns for name in existing if name.startswith(pattern.rstrip("*"))]
+        return iter(
+            dict.fromkeys(name for name in (*config.tables, *config.published, *sorted(found)) if name in existing)
+        )
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Catalog | None]") -> Any:
+    """A table of the catalog of a config, which `open_with` opens, as PyIceberg loads it.
+
+    Raises:
+        TableNotFoundError: there is none; names the nearest.
+        CatalogMismatchError: it is a table of another project, from which this one was copied.
+    """
+    catalog = open_with(config)
+    found = None if catalog is None else find_table(catalog, name)
+    if found is None:
+        known = {*config.tables, *config.published, *(() if catalog is None else all_table_names(catalog))}
+        last = name.rpartition(".")[2].strip().casefold()
+        same = sorted(table for table in known if table.rpartition(".")[2].casefold() == last)
+        near = same or get_close_matches(name, sorted(known), n=3)
+        if name in config.tables or name in config.published:
+            hint = "it is in the config, but nothing has been written to it yet"
+        else:
+            hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
+        raise TableNotFoundError(f"no table {name!r} in the catalog of {config.path}; {hint}")
+    refuse_copy(config, name, found.metadata_location)
+    return found
