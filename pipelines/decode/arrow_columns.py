@@ -22,7 +22,7 @@ from nevermore.pipelines.decode.json_columns import (
     true_mask,
     whole_numbers,
 )
-from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, is_bytes
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from nevermore.pipelines.jsonscan.spans import SpanColumn
@@ -41,7 +41,7 @@ def decode(array: pa.Array, wanted: ValueType) -> Decoded:
         return json_columns.decode(spans_of_text(array), wanted)
     if pa.types.is_nested(held):
         return _nested(array, wanted)
-    if pa.types.is_decimal(arrow) and _is_bytes(held):
+    if pa.types.is_decimal(arrow) and is_bytes(held):
         return decimals_of_bytes(array.cast(pa.binary()), arrow, wanted.scale)
     if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
         return _times(array, wanted)
@@ -99,7 +99,7 @@ def _times(array: pa.Array, wanted: ValueType) -> Decoded:
 def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
     """Decimals that each state their own scale."""
     members = [array.type.get_field_index(name) for name in ("scale", "value")]
-    if min(members) < 0 or not _is_bytes(array.type.field(members[1]).type):
+    if min(members) < 0 or not is_bytes(array.type.field(members[1]).type):
         return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
     scales, unscaled = (array.flatten()[at] for at in members)
     whole, _ = cast_each(scales, pa.int64())
@@ -156,10 +156,6 @@ def _any_inside(array: "pa.ListArray | pa.MapArray", wrong: Mask) -> Mask:
     offsets = np.asarray(array.offsets)
     result: Mask = (before[offsets[1:]] > before[offsets[:-1]]) & np.asarray(array.is_valid())
     return result
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
 
 
 def _is_list(arrow: pa.DataType) -> bool:
@@ -249,7 +245,7 @@ def fitted(array: pa.Array, arrow: pa.DataType) -> Decoded:
     if is_number(held) and is_number(arrow):
         return _numbers(array, arrow)
     is_midnight = pa.types.is_date(held) and pa.types.is_timestamp(arrow) and arrow.tz is None
-    if is_midnight or (_is_bytes(held) and _is_bytes(arrow)):
+    if is_midnight or (is_bytes(held) and is_bytes(arrow)):
         return cast_each(array, arrow)
     return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
 

@@ -46,8 +46,8 @@ _SPELLED = (
 """How the numbers of a list are read that spell the placeholder: as numbers, unscaled bytes, or objects with a scale."""
 _MAX_ELEMENT = 64
 """Characters of a number, or of an object with a scale, in such a list."""
-_MAX_ESCAPE = 6
-"""Bytes of JSON for one of text."""
+_ESCAPE, _MAX_ESCAPE = ord("\\"), 6
+"""What an escape in JSON begins with, and how many bytes it has for one of the text."""
 
 
 @lru_cache(maxsize=16)
@@ -95,10 +95,17 @@ def is_one_of(column: SpanColumn, *texts: str) -> Mask:
     """Values that are one of the texts. Most are too long or too short, which is seen without reading them."""
     found = np.zeros(len(column), np.bool_)
     size = column.end - column.start
-    lengths = [len(text.encode()) for text in texts]
-    likely = column.of_kind(kernels.STRING) & np.isin(size, lengths)
-    likely |= column.of_kind(kernels.ESCAPED) & (size <= _MAX_ESCAPE * max(lengths))
-    if len(rows := np.flatnonzero(likely)):
+    written = [text.encode() for text in texts]
+    longest = max(map(len, written))
+    fits = np.isin(np.arange(longest + 2), [*map(len, written)])  # tables, as there are many values
+    begins = np.isin(np.arange(256), [_ESCAPE, *(text[0] for text in written)])
+    likely = (
+        column.of_kind(kernels.STRING) & fits[np.clip(size, 0, longest + 1)]
+    )  # spans of missing values are any numbers
+    likely |= column.of_kind(kernels.ESCAPED) & (size <= _MAX_ESCAPE * longest)
+    rows = np.flatnonzero(likely)
+    rows = rows[begins[column.data[column.start[rows]]]]
+    if len(rows):
         words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
         found[rows] = true_mask(pc.is_in(words, pa.array(texts)))
     return found

@@ -63,7 +63,7 @@ def spans_of_text(words: pa.Array) -> SpanColumn:
     return SpanColumn(data, places[:-1], places[1:], kind)
 
 
-def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
+def text_bytes(words: pa.StringArray, encoding: Encoding = Encoding.BASE64) -> Decoded:
     """Decode texts in base64, hex, or Latin-1 (one character a byte) to bytes."""
     how = (Encoding.BASE64, Encoding.HEX, Encoding.LATIN1).index(encoding)  # as `text_kernels` numbers them
     if len(words) == 0:
@@ -76,11 +76,6 @@ def text_bytes(words: pa.StringArray, encoding: Encoding) -> Decoded:
     bad = np.zeros(len(words), np.bool_)
     used = text_kernels.decode_bytes(how, source_offsets, source, valid, out_offsets, out, bad)
     return binary_array(pa.binary(), out_offsets, out[:used], valid & ~bad), bad
-
-
-def base64_bytes(words: pa.StringArray) -> Decoded:
-    """Decode base64 texts to bytes."""
-    return text_bytes(words, Encoding.BASE64)
 
 
 def true_mask(array: pa.Array) -> Mask:
@@ -327,7 +322,7 @@ def _can_only_be_number(words: pa.StringArray) -> Mask:
 
 def _unscaled(words: pa.StringArray, wanted: ValueType) -> Decoded:
     """Base64 of big-endian two's complement integers as decimals."""
-    data, bad = base64_bytes(words)
+    data, bad = text_bytes(words)
     values, wrong = decimals_of_bytes(data, wanted.arrow, wanted.scale)
     return values, bad | wrong
 
@@ -394,7 +389,7 @@ def _scaled_decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     scales, given, _ = whole_numbers(objects.column("scale"))
     written = objects.column("value")
     words, broken = text(written, given & written.of_kind(*TEXT_KINDS))
-    data, no_base64 = base64_bytes(words)
+    data, no_base64 = text_bytes(words)
     values, wrong = decimals_of_bytes(data, wanted.arrow, np.where(given, scales, 0))
     bad = column.has_value & ~(objects.is_object & given & np.asarray(words.is_valid()))
     bad |= broken | no_base64 | wrong

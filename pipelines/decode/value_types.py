@@ -130,11 +130,12 @@ def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
         own = declared.arrow.scale if declared.scale is None else declared.scale
         scale = own if declared.encoding is Encoding.BASE64 and own != wanted.arrow.scale else None
         return replace(wanted, encoding=declared.encoding, scale=scale)
-    same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, _is_bytes))
+    same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, is_bytes))
     return replace(wanted, encoding=declared.encoding) if same_kind else wanted
 
 
-def _is_bytes(arrow: pa.DataType) -> bool:
+def is_bytes(arrow: pa.DataType) -> bool:
+    """Whether the values of the type are bytes."""
     return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
 
 
@@ -162,7 +163,7 @@ def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> Value
     if pa.types.is_decimal(type_.arrow):
         kept = ValueType(pa.decimal128(38, 0), encoding, scale=int(scale) if scale else None)
         return as_written(type_, kept if encoding is not Encoding.PLAIN else ValueType(pa.string()))
-    meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else _is_bytes(type_.arrow)
+    meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else is_bytes(type_.arrow)
     return replace(type_, encoding=encoding) if meant_for else type_
 
 
@@ -208,7 +209,7 @@ def _encodings_for(arrow: pa.DataType) -> frozenset[Encoding]:
         return _OF_DECIMALS
     if pa.types.is_string(arrow):
         return frozenset({Encoding.TEXT})
-    return _OF_BYTES if _is_bytes(arrow) else frozenset()
+    return _OF_BYTES if is_bytes(arrow) else frozenset()
 
 
 def describe(arrow: pa.DataType) -> str:

@@ -29,7 +29,7 @@ from nevermore.pipelines.decode.events import (
     table_names,
 )
 from nevermore.pipelines.decode.image import ArrowMembers, StackedImages
-from nevermore.pipelines.decode.json_columns import base64_bytes, text, true_mask
+from nevermore.pipelines.decode.json_columns import text, text_bytes, true_mask
 from nevermore.pipelines.decode.protobuf import ProtobufMessages
 from nevermore.pipelines.decode.schema_registry import (
     RegisteredSchema,
@@ -593,7 +593,7 @@ def _of_objects(documents: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArr
     for name in ("value", "key"):
         column = members.column(name)
         words, broken = text(column, column.of_kind(kernels.STRING, kernels.ESCAPED))
-        data, bad = base64_bytes(words)
+        data, bad = text_bytes(words)
         found.append(data)
         wrong = wrong | broken | bad | (column.has_value & ~column.of_kind(kernels.STRING, kernels.ESCAPED))
     wrong |= members.is_object & (members.column("value").kind == kernels.MISSING)
@@ -603,7 +603,7 @@ def _of_objects(documents: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArr
 def _of_base64(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
     words, garbled = cast_each(lines, pa.string())
     words = pc.utf8_trim_whitespace(words)
-    data, bad = base64_bytes(words)
+    data, bad = text_bytes(words)
     nothing = true_mask(pc.equal(pc.binary_length(words), 0))
     return pc.if_else(pa.array(nothing), pa.scalar(None, pa.binary()), data), garbled | (bad & ~nothing)
 
