@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java databases browser demo ui test test-all lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
+.PHONY: help venv java databases browser demo ui test test-all test-pythons lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,9 +52,17 @@ test-all: $(READY) java databases ## Run every test, the long ones too; PART="ch
 	@$(BIN)/python -m pytest --timeout 1800 --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/,$(PART))
 ifeq ($(strip $(PART)),)
 	@tests/spark_versions/run
+	@$(MAKE) test-pythons
 endif
 
-lint: $(READY) ## ruff, mypy --strict, import contracts, counts of modules and imports
+# Each has an environment of its own.
+test-pythons: java databases ## Run `make test` on Python 3.11, 3.12 and 3.13; before a release
+	@for version in 3.11 3.12 3.13; do \
+	  python="$$(.ci/python-of $$version)"; \
+	  $(MAKE) test VENV=.venv-$$version PYTHON="$$python"; \
+	done
+
+lint: $(READY) ## ruff, mypy --strict, import contracts, counts of modules and imports, what pytest collects
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

@@ -259,7 +259,7 @@ def publish(
 
 def report(
     tables: MirrorsAndPublished = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "--html", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
     config: ProjectConfig = DEFAULT_CONFIG,

@@ -55,6 +55,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+MAX_ID_CHARACTERS = 60
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Short names of parameters, which depend on the code alone: bytes may hold the time at which they were compressed."""
+    if isinstance(val, bytes):
+        return argname
+    return val[:MAX_ID_CHARACTERS] if isinstance(val, str) and len(val) > MAX_ID_CHARACTERS else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
     """Let Python free everything at its end; DuckDB's binding (nanobind) prints each object that stays, as a leak."""

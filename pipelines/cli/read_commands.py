@@ -269,7 +269,14 @@ def explain(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Draw the plan in this HTML file instead.", show_default=False),
+        typer.Option(
+            "--html",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Draw the plan in this HTML file instead.",
+            show_default=False,
+        ),
     ] = None,
     scan_option: ScanSettings = None,
     config: OptionalConfig = None,

@@ -37,7 +37,7 @@ from nevermore.pipelines.maintain.compact import (
 from nevermore.pipelines.maintain.retention import Expiry, MaintainedTable, expire
 from nevermore.pipelines.maintain.rewrite import count_dead_rows
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanOptions, Table, size_text
+from nevermore.scan_core import ScanOptions, Table, partition_text, size_text
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -127,7 +127,7 @@ class PartitionDebt:
     """What scans of one partition lose.
 
     Attributes:
-        partition: its values, `day=2026-01-01`.
+        partition: its values, `day = 2026-01-01`.
         data_files: data files.
         dead_rows: rows that deletes removed and that scans still read.
         lost_seconds: estimated seconds of one core that a scan of the partition loses.
@@ -150,8 +150,7 @@ class PartitionDebt:
                 by_partition[file.spec_id, file.partition].append(debt)
         found = []
         for (spec_id, values), files in by_partition.items():
-            fields = table.metadata.specs[spec_id].fields
-            name = ", ".join(f"{f.name}={value}" for f, value in zip(fields, values, strict=True))
+            name = partition_text(table.metadata.specs[spec_id], values, table.metadata.field_paths())
             lost = max(costs.saved_seconds(files, target_bytes), 0.0)
             found.append(cls(name, len(files), sum(f.dead_rows for f in files), lost))
         return tuple(sorted(found, key=lambda one: -one.lost_seconds)[:MAX_PARTITIONS])
@@ -230,7 +229,10 @@ class Debt:
         """The debt as text."""
         whole = self.lost_seconds + self.scan_seconds
         warning = f", more than max_debt ({self.max_debt:.0%})" if self.is_too_much else ""
-        yield f"{self.table}: scans lose about {self.lost_seconds:.3g} s of {whole:.3g} s ({self.share:.0%}){warning}"
+        if self.lost_seconds > MIN_NOTICED_SECONDS:
+            yield f"{self.table}: scans lose about {self.lost_seconds:.3g} s of {whole:.3g} s ({self.share:.0%}){warning}"
+        else:  # a share of a scan of some milliseconds says nothing
+            yield f"{self.table}: scans lose about {self.lost_seconds:.3g} s, too little to notice"
         yield (
             f"  data files  {self.data_files:,}, {self.small_files:,} of them small; "
             f"{counted(self.rows, 'row')}, {self.dead_rows:,} of them dead"

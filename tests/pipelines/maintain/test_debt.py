@@ -1,26 +1,31 @@
 """Debt: what scans lose is counted as the table is, and what maintenance would do is what it then does."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from nevermore.assets.project import Project as DagsterProject
 from nevermore.assets.project import mirror_key
 from nevermore.checks.asset_checks import mirror_asset_checks
 from nevermore.checks.configured import DEBT
-from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.config.project import Config, load, parse
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta, everything
+from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.maintain import compact as compaction
 from nevermore.pipelines.maintain import debt as module
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.debt import debt_of, debts_of_all
 from nevermore.pipelines.maintain.retention import expire_all
+from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
 from tests.pipelines.project import Project, event, product
 
 NAME = "shop.products"
+ONE_TABLE = "tables: {shop.t: {source: {path: x.jsonl, format: debezium-json}, key: [id]}}"
 
 
 @pytest.fixture
@@ -115,6 +120,20 @@ def test_many_snapshots_make_a_chart_of_bounded_width() -> None:
     assert set(chart) <= set("▁▂▃▄▅▆▇█")
 
 
+@pytest.mark.parametrize(
+    ("transform", "shown"),
+    [("day", "2026-03-05"), ("month", "2026-03"), ("year", "2026"), ("hour", "2026-03-05 07:00")],
+)
+def test_partitions_are_named_as_people_write_them(tmp_path: Any, transform: str, shown: str) -> None:
+    catalog = catalog_in(tmp_path)
+    table = new_table(catalog, {"id": "long", "at": "timestamp"}, (transform, "at"))
+    delta = RowDelta(table)
+    rows = pa.table({"id": [1], "at": pa.array([datetime(2026, 3, 5, 7, 8)], pa.timestamp("us"))})  # noqa: DTZ001
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    (found,) = debt_of(reloaded(catalog), parse(ONE_TABLE, tmp_path / "nevermore.yaml")).partitions
+    assert found.partition == f"at_{transform} = {shown}"
+
+
 def test_partitions_of_which_scans_lose_most_come_first(tmp_path: Any) -> None:
     project = Project(tmp_path, {NAME: {"key": ["id", "name"], "partition_by": ["name"]}})
     for number in range(4):
@@ -122,11 +141,11 @@ def test_partitions_of_which_scans_lose_most_come_first(tmp_path: Any) -> None:
         assert project.run().exit_code == 0
     config = config_of(project)
     debt = debt_of(table_of(config), config)
-    assert {one.partition for one in debt.partitions} == {"name=few", "name=many"}
+    assert {one.partition for one in debt.partitions} == {"name = 'few'", "name = 'many'"}
     assert debt.partitions[0].lost_seconds >= debt.partitions[1].lost_seconds
     assert sum(one.data_files for one in debt.partitions) == debt.data_files
     assert sum(one.dead_rows for one in debt.partitions) == debt.dead_rows
-    assert any("name=few:" in line for line in debt.lines)
+    assert any("name = 'few':" in line for line in debt.lines)
 
 
 def test_a_table_without_rows_has_none(project: Project) -> None:
