@@ -68,6 +68,7 @@ lint: $(READY) ## ruff, mypy --strict, import contracts, counts of modules and i
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python .ci/house.py
+	@$(BIN)/python .ci/collected.py
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff format .
