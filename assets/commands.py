@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
     CONFIG_VARIABLE,
 )
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:

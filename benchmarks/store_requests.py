@@ -7,6 +7,7 @@ import logging
 import sys
 import tempfile
 import threading
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -81,6 +82,7 @@ def _requests(asked: list[tuple[str, str]], command: list[str], config: Path) ->
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as place:
         for name, requests in requests_of_commands(Path(place)).items():
             print(f"{name:8}{len(requests):4} requests: {dict(Counter(kind for kind, _ in requests))}", file=sys.stderr)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
     TABLE_HELP,
     AsJson,
@@ -24,6 +23,7 @@ from nevermore.pipelines.cli.arguments import (
     parse_scan_options,
 )
 from nevermore.pipelines.cli.terminal import byte_progress, describe_publication, print_json, progress
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:

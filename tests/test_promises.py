@@ -121,7 +121,7 @@ def test_every_option_of_a_command_is_read() -> None:
 
 
 def test_every_command_that_is_installed_exists() -> None:
-    there = {f"{path[:-3].replace('/', '.')}:{function.name}" for path, function in commands()}
+    there = {f"nevermore.{path[:-3].replace('/', '.')}:{function.name}" for path, function in commands()}
     assert set(PROJECT["entry-points"]["nevermore.commands"].values()) <= there
 
 

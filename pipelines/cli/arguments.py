@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
+from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     MirrorNames,
     ProjectConfig,
 )
 from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     OptionalConfig,
@@ -15,6 +14,7 @@ from nevermore.pipelines.cli.arguments import (
     split_names,
 )
 from nevermore.pipelines.cli.terminal import byte_progress, print_json, print_result, progress
+from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:

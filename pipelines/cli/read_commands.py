@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     AsOf,
@@ -34,6 +33,7 @@ from nevermore.pipelines.cli.arguments import (
     split_names,
 )
 from nevermore.pipelines.cli.terminal import print_result, write_page
+from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.wording import counted
 

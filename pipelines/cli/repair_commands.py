@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     MirrorName,
@@ -18,6 +17,7 @@ from nevermore.pipelines.cli.arguments import (
     split_names,
 )
 from nevermore.pipelines.cli.terminal import print_json, print_result
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.wording import counted
 

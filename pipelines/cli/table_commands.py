@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nevermore.pipelines import DEFAULT_CONFIG
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     AsOf,
@@ -22,6 +21,7 @@ from nevermore.pipelines.cli.arguments import (
     open_named_table,
 )
 from nevermore.pipelines.cli.terminal import print_grid, print_json
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:

@@ -1,1 +1,11 @@
 """The configuration: nevermore.yaml, its values and its sections."""
+
+from pathlib import Path
+
+DEFAULT_CONFIG = Path("nevermore.yaml")
+"""The config of a project, in its folder."""
+
+
+def is_identifier(name: str) -> bool:
+    """Whether this is the name of a catalog table rather than a path."""
+    return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")

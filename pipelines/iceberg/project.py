@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nevermore import scan_core
-from nevermore.pipelines import DEFAULT_CONFIG, is_identifier
+from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.iceberg.catalog import all_table_names, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy

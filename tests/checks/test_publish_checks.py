@@ -116,7 +116,7 @@ def test_a_check_by_hand_is_the_result_that_a_publication_finds(project: ShopPro
     config = project.config
     found = {result.name: result.passed for result in run_checks(config, ORDERS, checks_of(config, ORDERS))}
     (kept,) = files(project)
-    assert {v.check: v.passed for v in audit(project)} == found
+    assert {v.check: v.passed for v in audit(project)} == found | {"no_key_is_stale": True}
     assert files(project) == [kept]
 
 

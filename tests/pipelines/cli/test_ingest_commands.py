@@ -136,7 +136,7 @@ def test_a_wrong_config_names_line_and_remedy(run: Run, tmp_path: Path, change: 
             "verb: 'shw' is not one of 'list', 'show', 'replay'; see `nevermore quarantine --help`",
         ),
         (["replay"], "Missing argument 'TABLE'; see `nevermore replay --help`"),
-        (["resync", "a.b", "c"], "Got unexpected extra argument(s) (c); see `nevermore resync --help`"),
+        (["rollback", "a.b", "c"], "Got unexpected extra argument(s) (c); see `nevermore rollback --help`"),
     ],
 )
 def test_wrong_usage_is_one_line_or_one_object(run: Run, words: list[str], message: str) -> None:

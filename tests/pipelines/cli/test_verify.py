@@ -30,7 +30,7 @@ def test_verify_by_name_of_the_config_and_by_path(tmp_path: Path, monkeypatch: p
     found = json.loads(output)
     assert found["table"] == "shop.products"
     assert found["damage"] == []
-    assert [f["kind"] for f in found["unprotected"]] == ["metadata"]
+    assert [f["kind"] for f in found["unprotected"]] == ["metadata", "manifest list", "manifest", "data file"]
     folder = Path(project.table("shop.products").location().removeprefix("file://"))
     victim = next((folder / "data").rglob("*.parquet"))
     data = bytearray(victim.read_bytes())
