@@ -115,7 +115,8 @@ class Lake:
         assert not [one.error for one in found if one.error]
 
     def index(self) -> None:
-        names = self._columns()
+        types = {field.name: str(field.field_type) for field in self.table.schema().fields}
+        names = [name for name in self._columns() if types[name] != "unknown"]
         if names:
             build_indexes(CatalogTarget(self.table), [self.draw.choice(names)])
 
