@@ -55,8 +55,12 @@ class PrivateFolder:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def names(self) -> list[str]:
-        """Names of its entries."""
-        return os.listdir(self._descriptor)  # noqa: PTH208 - by descriptor
+        """Names of its entries, read through a descriptor of its own: one descriptor has one position, also for threads and forks."""
+        listed = os.open(".", _FOLDER_FLAGS, dir_fd=self._descriptor)
+        try:
+            return os.listdir(listed)  # noqa: PTH208 - by descriptor
+        finally:
+            os.close(listed)
 
     def folder(self, name: str) -> "PrivateFolder":
         """A folder below, made if needed.

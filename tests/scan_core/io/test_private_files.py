@@ -6,6 +6,8 @@ import secrets
 import stat
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +324,28 @@ def test_folders_are_private_and_names_are_taken_once(tmp_path: Path) -> None:
         with pytest.raises(UnsafeFileError, match="y is no plain file"):
             folder.read("y")
     assert held_folder(tmp_path / "a") is held_folder(tmp_path / "a")
+
+
+@pytest.mark.parametrize("within", ["threads", "a fork"])
+def test_names_are_whole_while_others_list_the_same_folder(tmp_path: Path, within: str) -> None:
+    """A listing through one descriptor moves the position of all others."""
+    expected = {f"{i:04d}" for i in range(2_000)}
+    with private_folder(tmp_path / "listed") as folder:
+        for name in expected:
+            folder.create(name).close()
+        if within == "threads":
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(lambda _: set(folder.names()), range(40)))
+            assert all(names == expected for names in found)
+        elif (child := os.fork()) == 0:
+            with suppress(BaseException):
+                for _ in range(40):
+                    folder.names()
+            os._exit(0)
+        else:
+            found = [set(folder.names()) for _ in range(40)]
+            os.waitpid(child, 0)
+            assert all(names == expected for names in found)
 
 
 def test_a_chosen_folder_for_kernels_that_others_may_write_to_is_named_and_not_used(
