@@ -1,4 +1,4 @@
-"""Scans in Spark: DataFrames, a data source, joins, SQL, and the reports of tasks."""
+"""Scans in Spark: DataFrames, a data source, SQL, and the reports of tasks."""
 
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.spark.frames import register as register
     from nevermore.scan_core.spark.frames import reports_of as reports_of
     from nevermore.scan_core.spark.frames import why_not_native as why_not_native
-    from nevermore.scan_core.spark.joins import BuildLimits as BuildLimits
-    from nevermore.scan_core.spark.joins import Prefiltered as Prefiltered
-    from nevermore.scan_core.spark.joins import explain_join as explain_join
-    from nevermore.scan_core.spark.joins import join as join
-    from nevermore.scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
-    from nevermore.scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
     from nevermore.scan_core.spark.native import NativeLimits as NativeLimits
     from nevermore.scan_core.spark.package import build_package as build_package
     from nevermore.scan_core.spark.package import check_package as check_package
@@ -78,7 +72,6 @@ else:
         {
             "nevermore.scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
             "nevermore.scan_core.spark.frames": "choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
-            "nevermore.scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "nevermore.scan_core.spark.native": "NativeLimits",
             "nevermore.scan_core.spark.package": "build_package check_package equip is_local pack_dependencies",
             "nevermore.scan_core.spark.reader_choice": "Reader ReaderChoice require_session",

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from sqlglot import exp
 
-from nevermore.scan_core.model.errors import OptionError
+from nevermore.scan_core.joins.late_keys import distinct_keys
+from nevermore.scan_core.model.errors import OptionError, UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.scan import Scan
+from nevermore.scan_core.semi_join import are_comparable, induced_ranges
 from nevermore.scan_core.spark.frames import (
     choice_of,
     compares_case,
@@ -33,9 +36,9 @@ from nevermore.scan_core.spark.frames import (
     push_filters,
     reports_of,
 )
-from nevermore.scan_core.spark.joins import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges
 from nevermore.scan_core.spark.native import NativeLimits
 from nevermore.scan_core.spark.reader_choice import Reader, require_session
+from nevermore.scan_core.spark.types import spark_schema
 from nevermore.scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
 from nevermore.scan_core.sql.query import DIALECT, SqlQuery, parse_sql
 from nevermore.scan_core.sql.query_shape import computes_by_queries
@@ -159,7 +162,6 @@ def push_down(
     query: SqlQuery,
     scans: Mapping[str, Scan],
     arguments: Mapping[str, Any],
-    limits: BuildLimits | None = None,
     *,
     schemas: Mapping[str, Schema] | None = None,
 ) -> PushedScans:
@@ -172,7 +174,6 @@ def push_down(
         query: the parsed query.
         scans: scans of its tables, by name.
         arguments: values of its parameters.
-        limits: limits of the keys that are read.
         schemas: the columns that the query can name, by table, also of tables without a scan; None for all columns of
             the scans' tables.
     """
@@ -199,7 +200,7 @@ def push_down(
             narrowed[table] = _with_either(scans[table], [at_place[index] for index in indexes])
         pushed[table].conditions = tuple(map(str, narrowed[table].predicates[len(scans[table].predicates) :]))
     single = {indexes[0]: table for table, indexes in by_table.items() if len(indexes) == 1}
-    _Joins(places, at_place, single, pushed, limits or BuildLimits()).narrow()
+    _Joins(places, at_place, single, pushed).narrow()
     return PushedScans(narrowed | {table: at_place[index] for index, table in single.items()}, pushed)
 
 
@@ -325,6 +326,14 @@ def most_read(plan: ScanPlan) -> ScanMetrics:
     return replace(plan.metrics, rows_out=rows, bytes_read=plan.metrics.bytes_read + size)
 
 
+MAX_KEYS, MAX_KEY_BYTES = 1_000_000, 64 * 1024**2
+"""Keys that are read for the filter of another table; more of them filter nothing, never a part of them."""
+_WHOLE_NUMBERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+_FLOATS = (st.FloatType, st.DoubleType)
+_SAME = (st.BinaryType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType)
+_MAX_DIGITS = 38
+
+
 class _Joins:
     """Narrows scans by the keys of their join partners.
 
@@ -333,7 +342,6 @@ class _Joins:
         scans: scans by place, with their conditions; changed in place.
         single: places whose table occurs only once: a scan serves all places of a table.
         pushed: what was pushed down, by table; added to.
-        limits: limits of the keys that are read.
     """
 
     def __init__(
@@ -342,13 +350,11 @@ class _Joins:
         scans: dict[int, Scan],
         single: Mapping[int, str],
         pushed: Mapping[str, Pushed],
-        limits: BuildLimits,
     ) -> None:
         self._places = places
         self._scans = scans
         self._single = single
         self._pushed = pushed
-        self._limits = limits
 
     def narrow(self) -> None:
         """Go through the scans from the smallest on: each filters larger ones, which may then filter others."""
@@ -356,51 +362,93 @@ class _Joins:
             (index, partners)
             for index, place in enumerate(self._places)
             for partners in place.partners
-            if index in self._scans and partners.keys.place in self._scans
+            if index in self._single and partners.keys.place in self._scans
         ]
-        if not asked:
-            return
-        rows = {index: _max_rows(scan) for index, scan in self._scans.items()}
+        rows = {index: _max_rows(scan) for index, scan in self._scans.items()} if asked else {}
         order = sorted(rows, key=lambda index: (rows[index], index))
-        rank = {index: number for number, index in enumerate(order)}
-        for small in order:
+        for rank, small in enumerate(order):
             for index, partners in asked:
-                if partners.keys.place == small and rank[index] > rank[small]:
-                    self._filter_by_keys(index, partners)
-                elif index == small and rank[partners.keys.place] > rank[small]:
-                    self._filter_by_ranges(index, partners)
+                other = partners.keys.place
+                by_keys = other == small and index in order[rank + 1 :]
+                by_ranges = index == small and other in order[rank + 1 :]
+                if (by_keys or by_ranges) and (self._scans[other].predicates or self._scans[other].joins):
+                    self._filter(index, partners, by_keys=by_keys)
 
-    def _filter_by_keys(self, index: int, partners: Partners) -> None:
-        keys = self._scans[partners.keys.place]
-        if index in self._single and _is_narrowed(keys):
-            found = prefilter_by_keys(self._scans[index], partners.columns, keys, partners.keys.columns, self._limits)
-            self._keep(index, partners, found)
-
-    def _filter_by_ranges(self, index: int, partners: Partners) -> None:
-        """Filter a larger scan by the range of the keys, taken from statistics without reading them."""
-        keys = self._scans[partners.keys.place]
-        if index in self._single and _is_narrowed(keys):
-            found = prefilter_by_ranges(self._scans[index], partners.columns, keys, partners.keys.columns, self._limits)
-            self._keep(index, partners, found)
-
-    def _keep(self, index: int, partners: Partners, found: Prefiltered) -> None:
-        pushed = self._pushed[self._single[index]]
-        table = self._places[partners.keys.place].table
+    def _filter(self, index: int, partners: Partners, *, by_keys: bool) -> None:
+        """Filter a scan by the keys of another one, read here, or by their ranges, which statistics give."""
+        scan, keys, pushed = self._scans[index], self._scans[partners.keys.place], self._pushed[self._single[index]]
+        table, pairs = self._places[partners.keys.place].table, (partners.columns, partners.keys.columns)
         what = f"{', '.join(partners.columns)} among {', '.join(partners.keys.columns)} of {table}"
-        self._scans[index] = found.scan
-        if found.what:
-            pushed.joins.append(f"{what}: {found.what}")
-        if found.why_not_by_keys:
-            pushed.left[what] = found.why_not_by_keys
+        if by_keys:
+            found = _keys_of_partners(scan, *pairs, keys)
+            if isinstance(found, pa.Table):
+                self._scans[index] = scan.prefilter(partners.columns, found)
+                pushed.joins.append(f"{what}: {found.num_rows} rows of keys")
+                return
+            pushed.left[what] = found
+        alike = [(a, b) for a, b in zip(*pairs, strict=True) if _are_comparable(scan, a, keys, b)]
+        for ours, theirs in alike:
+            scan = scan.prefilter(ours, induced_ranges(keys, theirs))
+        self._scans[index] = scan
+        if alike:
+            pushed.joins.append(f"{what}: ranges of {', '.join(a for a, _ in alike)} that statistics give")
+
+
+def _keys_of_partners(scan: Scan, columns: Sequence[str], key_columns: Sequence[str], keys: Scan) -> pa.Table | str:
+    """The keys of another scan, without which rows have no effect; or why they are no filter."""
+    wanted = keys.select(*key_columns)
+    try:
+        pairs = zip(spark_schema(scan.select(*columns).schema), spark_schema(wanted.schema), strict=True)
+        fields = scan.key_fields(columns)
+        keys.key_fields(key_columns)
+    except (OptionError, UnsupportedError) as error:
+        return str(error)
+    if not all(_are_joined_exactly(ours.dataType, theirs.dataType) for ours, theirs in pairs):
+        return "Spark casts the keys, and compares other values than a filter would"
+    batches, size = [], 0
+    for batch in wanted.to_batches():
+        batches.append(batch)
+        size += batch.nbytes
+        if sum(each.num_rows for each in batches) > MAX_KEYS:
+            return f"there are more than {MAX_KEYS} keys"
+        if size > MAX_KEY_BYTES:
+            return f"the keys take more than {MAX_KEY_BYTES} bytes"
+    found = pa.Table.from_batches(batches, schema=wanted.arrow_schema)
+    try:  # a type that Spark shows as text, such as UUID, may be another type here
+        distinct_keys(found, fields, columns)
+    except OptionError as error:
+        return str(error)
+    return found
+
+
+def _are_joined_exactly(ours: st.DataType, theirs: st.DataType) -> bool:
+    """Whether Spark compares the two types value for value, as a filter by keys does."""
+    if isinstance(ours, st.StringType):
+        return {ours.simpleString(), theirs.simpleString()} == {"string"}
+    exact = (*_WHOLE_NUMBERS, st.DecimalType)
+    if isinstance(ours, exact) and isinstance(theirs, exact):
+        (one, one_scale), (other, other_scale) = _digits(ours), _digits(theirs)
+        return max(one, other) + max(one_scale, other_scale) <= _MAX_DIGITS
+    if isinstance(ours, _FLOATS):
+        return isinstance(theirs, _FLOATS)
+    return isinstance(ours, _SAME) and type(ours) is type(theirs)
+
+
+def _digits(kind: st.DataType) -> tuple[int, int]:
+    """Digits before and after the decimal point."""
+    return (kind.precision - kind.scale, kind.scale) if isinstance(kind, st.DecimalType) else (20, 0)
+
+
+def _are_comparable(scan: Scan, ours: str, keys: Scan, theirs: str) -> bool:
+    try:
+        return are_comparable(scan.key_fields([ours])[0], keys.key_fields([theirs])[0])
+    except OptionError:
+        return False
 
 
 def _max_rows(scan: Scan) -> int:
     """Upper bound of the rows that the scan returns, from its plan."""
     return sum(task.data_file.record_count for task in scan.plan().tasks)
-
-
-def _is_narrowed(scan: Scan) -> bool:
-    return bool(scan.predicates or scan.joins)
 
 
 @dataclass(frozen=True, slots=True)

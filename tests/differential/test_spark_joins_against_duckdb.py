@@ -1,7 +1,7 @@
 """Random chains of joins in Spark over random tables with deletes: the rows are DuckDB's, whatever is filtered before.
 
 Kinds of joins, types and numbers of keys, both readers, limits of what is collected and dimensions that are scans or
-DataFrames are drawn; filters by keys may only ever remove rows without partner.
+views are drawn; filters by keys may only ever remove rows without partner.
 """
 
 import math
@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nevermore import scan_core
 from nevermore.checks.reference.sql_columns import open_connection
 from nevermore.scan_core import Scan
-from nevermore.scan_core.spark.joins import BuildLimits, join
+from nevermore.scan_core.spark import pushdown, reads_of_sql, sql
 from tests.differential.test_semi_joins_against_duckdb import POOLS, draw_rows, draw_table, small_limits
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
@@ -67,9 +68,7 @@ def draw_step(draw: Callable[..., Any], number: int, folder: Path, spark: SparkS
         table.commit(*(table.data(part) for part in (rows.slice(0, 4), rows.slice(4)) if part.num_rows))
         predicate = f"d{number}v < {draw(st.integers(0, 8))}" if draw(st.booleans()) else None
         scan = scan_core.open_table(table.metadata_path).scan()
-        return Step(
-            kind, dict(zip(names, keys, strict=True)), rows, scan.where(predicate) if predicate else scan, predicate
-        )
+        return Step(kind, dict(zip(names, keys, strict=True)), rows, scan, predicate)
     for i, name in enumerate(names):
         if name in WIDER and draw(st.booleans()):
             rows = rows.set_column(i, keys[i], rows.column(i).cast(draw(st.sampled_from(WIDER[name]))))
@@ -93,20 +92,26 @@ def as_spark_has_it(rows: pa.Table) -> pa.Table:
     return pa.table(columns, names=rows.column_names)
 
 
-def by_duckdb(facts: pa.Table, steps: list[Step]) -> Counter[tuple[Any, ...]]:
+def chain(names: list[str], steps: list[Step]) -> str:
+    """The joins as a query over `facts`, `d0`, ... which both engines understand."""
+    text, names = "SELECT * FROM facts", list(names)
+    for number, step in enumerate(steps):
+        where = f" WHERE {step.predicate}" if step.predicate else ""
+        on = " AND ".join(f"p.{a} = d.{b}" for a, b in step.pairs.items())
+        if step.kind not in {"left_semi", "left_anti"}:
+            names += step.rows.column_names
+        dimension = f"(SELECT * FROM d{number}{where})" if where else f"d{number}"
+        text = f"SELECT {', '.join(names)} FROM ({text}) p {KINDS[step.kind]} {dimension} d ON {on}"
+    return text
+
+
+def by_duckdb(facts: pa.Table, steps: list[Step], text: str) -> Counter[tuple[Any, ...]]:
     """The rows of the chain."""
     with open_connection() as connection:
         connection.register("facts", as_spark_has_it(facts))
-        sql, names = "SELECT * FROM facts", list(facts.column_names)
         for number, step in enumerate(steps):
             connection.register(f"d{number}", as_spark_has_it(step.rows))
-            where = f" WHERE {step.predicate}" if step.predicate else ""
-            on = " AND ".join(f"p.{a} = d.{b}" for a, b in step.pairs.items())
-            if step.kind not in {"left_semi", "left_anti"}:
-                names += step.rows.column_names
-            shown = ", ".join(names)
-            sql = f"SELECT {shown} FROM ({sql}) p {KINDS[step.kind]} (SELECT * FROM d{number}{where}) d ON {on}"
-        return rendered(connection.sql(sql).to_arrow_table())
+        return rendered(connection.sql(text).to_arrow_table())
 
 
 def rendered(rows: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -138,13 +143,19 @@ def check(draw: Callable[..., Any], spark: SparkSession) -> Counter[str]:
             facts = facts.filter(pa.array([v < limit for v in facts["id"].to_pylist()], pa.bool_()))
             scan = scan.where(f"id < {limit}")
         reader = draw(st.sampled_from(["auto", "python"]))
-        limits = draw(st.sampled_from([None, None, BuildLimits(max_rows=2), BuildLimits(max_ranges=1)]))
-        found: Any = scan
-        for step in steps:
-            found = join(found, step.side, on=step.pairs, how=step.kind, spark=spark, reader=reader, limits=limits)
+        stack.enter_context(patch.object(pushdown, "MAX_KEYS", draw(st.sampled_from([pushdown.MAX_KEYS, 2]))))
+        tables = {"facts": scan}
+        for number, step in enumerate(steps):
+            if isinstance(step.side, DataFrame):
+                step.side.createOrReplaceTempView(f"d{number}")
+            else:
+                tables[f"d{number}"] = step.side
+        text = chain(facts.column_names, steps)
+        found = sql(spark, text, tables, reader=reader)
         story = [(s.kind, s.pairs, s.predicate, s.rows.to_pylist()) for s in steps]
-        assert rendered(found.toArrow()) == by_duckdb(facts, steps), (story, reader, limits)
-        return Counter({"chains": 1, **Counter(step.kind for step in steps)})
+        assert rendered(found.toArrow()) == by_duckdb(facts, steps, text), (story, reader)
+        filtered = sum(bool(read.joins) for read in reads_of_sql(found).values())
+        return Counter({"chains": 1, "filtered": filtered, **Counter(step.kind for step in steps)})
 
 
 @settings(max_examples=1000, deadline=None, database=None, print_blob=True, suppress_health_check=list(HealthCheck))

@@ -45,7 +45,7 @@ def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     assert done.stdout.startswith(str(archive))
 
 
-TASKS = "import nevermore.pipelines.publish.task, nevermore.pipelines.spark.ingest, nevermore.scan_core.spark, nevermore.scan_core.spark.source, nevermore.scan_core.spark.native, nevermore.scan_core.spark.joins, nevermore.scan_core.spark.reports"
+TASKS = "import nevermore.pipelines.publish.task, nevermore.pipelines.spark.ingest, nevermore.scan_core.spark, nevermore.scan_core.spark.source, nevermore.scan_core.spark.native, nevermore.scan_core.spark.pushdown, nevermore.scan_core.spark.reports"
 """The modules of what is pickled to the workers."""
 
 

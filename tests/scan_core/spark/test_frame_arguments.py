@@ -10,7 +10,6 @@ from nevermore import scan_core
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.scan import Table
 from nevermore.scan_core.spark.frames import dataframe
-from nevermore.scan_core.spark.joins import join, pairs_of
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -39,18 +38,3 @@ def test_arguments_in_the_wrong_order_are_told_the_right_one(table: Table) -> No
     scan: Any = table.scan()
     with pytest.raises(OptionError, match=r"not a Scan: dataframe\(spark, scan\)"):
         dataframe(scan, SESSION)
-
-
-def test_a_side_of_a_join_that_is_neither_scan_nor_dataframe_is_named(table: Table) -> None:
-    given: Any = table
-    with pytest.raises(OptionError, match="join, as its fact, takes a scan, not a table"):
-        join(given, table.scan(), on="id", spark=SESSION)
-    with pytest.raises(OptionError, match="join, as its dimension, takes a scan, not a table"):
-        join(table.scan(), given, on="id", spark=SESSION)
-
-
-def test_a_join_on_a_condition_is_told_to_name_columns() -> None:
-    condition: Any
-    for condition in (object(), [object()], {"id": object()}):
-        with pytest.raises(OptionError, match="a join is on names of columns"):
-            pairs_of(condition)

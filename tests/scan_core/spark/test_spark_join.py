@@ -1,17 +1,18 @@
-"""Joins of a scan in Spark: the rows of plain Spark in every kind, the fact read where it can have partners, no more."""
+"""Joins by `sql`: the rows of plain Spark in every kind, the fact read where it can have partners, no more."""
 
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from nevermore import scan_core
 from nevermore.scan_core import LateKeys, Scan
-from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.spark.frames import dataframe, reports_of
-from nevermore.scan_core.spark.joins import BuildLimits, explain_join, join
+from nevermore.scan_core.spark import dataframe, explain_sql, pushdown, reads_of_sql, reports_of, sql
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
@@ -19,7 +20,8 @@ from tests.support.table_builder import TableBuilder
 pytestmark = SPARK_TEST
 
 FILES, ROWS = 4, 50
-KINDS = ["inner", "left_semi", "left", "right", "full", "left_anti"]
+KINDS = ["inner", "left semi", "left", "right", "full", "left anti"]
+_FILTER_THE_FACT = {"inner", "left semi", "right"}
 
 
 @pytest.fixture(scope="module")
@@ -57,135 +59,95 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> Scan:
     return scan_core.open_table(builder.metadata_path).scan()
 
 
-def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """In any order."""
-    return sorted((tuple(row) for row in frame.collect()), key=repr)
+def rows(frame: DataFrame) -> Counter[str]:
+    """As Arrow has them, which knows every date and has NaN equal to itself."""
+    return Counter(map(repr, frame.toArrow().to_pylist()))
 
 
-@pytest.mark.parametrize("reader", ["python", pytest.param("auto", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "how", [k if k in {"inner", "left"} else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-)
-def test_every_kind_gives_the_rows_of_plain_spark(
-    spark: SparkSession, fact: Scan, items: Scan, how: str, reader: str
-) -> None:
-    red = items.where("colour = 'red'")
-    plain = dataframe(spark, fact, "python").join(dataframe(spark, red, "python"), "item", how)
-    expected = rows(plain)
-    assert expected
-    assert rows(join(fact, red, on="item", how=how, spark=spark, reader=reader)) == expected  # type: ignore[arg-type]
-    collected = join(fact, dataframe(spark, red), on=["item"], how=how, reader=reader)  # type: ignore[arg-type]
-    assert rows(collected) == expected
+def plain(spark: SparkSession, text: str, scans: Mapping[str, Scan]) -> Counter[str]:
+    """The rows of the query by Spark over all rows."""
+    for name, scan in scans.items():
+        dataframe(spark, scan, "python").createOrReplaceTempView(name)
+    return rows(spark.sql(text))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["auto", "python"])
 @pytest.mark.parametrize("how", KINDS)
-def test_kinds_agree_where_columns_have_other_names_and_the_fact_has_a_predicate(
-    spark: SparkSession, fact: Scan, items: Scan, how: str
+def test_every_kind_gives_the_rows_of_plain_spark_and_filters_what_it_may(
+    ansi_spark: SparkSession, fact: Scan, items: Scan, how: str, reader: Any
 ) -> None:
-    sales = fact.where("item < 20 and qty > 1")
-    frame, other = dataframe(spark, sales, "python"), dataframe(spark, items, "python").withColumnRenamed("item", "no")
-    expected = rows(frame.join(other, frame["item"] == other["no"], how))
-    assert rows(join(sales, other, on={"item": "no"}, how=how)) == expected
-    again = dataframe(spark, items, "python")
-    same = join(sales, items, on={"item": "item"}, how=how, spark=spark)
-    assert len(rows(same)) == len(rows(frame.join(again, frame["item"] == again["item"], how)))
+    text = f"select * from sales s {how} join (select * from items where colour = 'red') i on i.item = s.item"
+    found = sql(ansi_spark, text, {"sales": fact, "items": items}, reader=reader)
+    assert rows(found) == plain(ansi_spark, text, {"sales": fact, "items": items})
+    read = reads_of_sql(found)["sales"]
+    assert bool(read.joins) is (how in _FILTER_THE_FACT)
+    assert read.metrics.data_files_planned == (1 if how in _FILTER_THE_FACT else FILES)
 
 
-def test_fact_files_without_partner_are_not_read(spark: SparkSession, fact: Scan, items: Scan, tmp_path: Path) -> None:
-    red = items.where("colour = 'red'").select("item")
-    keyed = fact.prefilter("item", red)
-    frame = dataframe(spark, keyed, "python", metrics_dir=tmp_path)
-    assert frame.count() > 0
-    metrics = reports_of(frame).total()
-    assert metrics.data_files_pruned_by_runtime_filters == FILES - 1
-    joined = join(fact, items.where("colour = 'red'"), on="item", spark=spark)
-    assert "fact filtered by 10 collected keys of item" in explain_join(joined)
-    assert "native reader, dead rows found by" in explain_join(joined)
-    assert f"{FILES - 1} of {FILES} data files are left out in planning" in explain_join(joined)
-    assert "expected to keep" in explain_join(joined)
-    cut = join(fact, items.where("colour = 'red'"), on="item", spark=spark, limits=BuildLimits(max_rows=1))
-    assert "ranges that statistics of the dimension give for item" in explain_join(cut)
-
-
-@pytest.mark.slow
-def test_limit_reached_means_no_filter_and_all_rows(spark: SparkSession, fact: Scan, items: Scan) -> None:
-    expected = rows(dataframe(spark, fact, "python").join(dataframe(spark, items, "python"), "item"))
-    for limits in (BuildLimits(max_rows=10), BuildLimits(max_bytes=64)):
-        for dimension in (items, dataframe(spark, items)):
-            found = join(fact, dimension, on="item", spark=spark, limits=limits)
-            assert rows(found) == expected
-            # statistics of the scan, which are asked before the limits, say that it has all keys
-            reason = "according to statistics, the dimension may contain" if dimension is items else "the dimension"
-            assert f"no filter by keys: {reason}" in explain_join(found)
-
-
-@pytest.mark.slow
-def test_joins_chain_and_all_of_their_keys_filter_the_fact(spark: SparkSession, fact: Scan, items: Scan) -> None:
-    shops = spark.createDataFrame([("s1", "north"), ("s2", "south"), ("s9", None)], "shop string, region string")
-    days = spark.createDataFrame([(1, "a"), (2, "b")], "qty int, day string")
-    red = items.where("colour = 'red'")
-    plain = dataframe(spark, fact, "python")
-    for hows in (("inner", "inner", "left_semi"), ("left", "inner", "right"), ("right", "left_semi", "full")):
-        expected = plain.join(dataframe(spark, red, "python"), "item", hows[0])
-        expected = expected.join(shops, "shop", hows[1]).join(days, "qty", hows[2])
-        found = join(fact, red, on="item", how=hows[0], spark=spark)
-        found = join(join(found, shops, on="shop", how=hows[1]), days, on="qty", how=hows[2])
-        assert rows(found) == rows(expected), hows
-    assert explain_join(found).count("fact filtered by") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", ["right", "full"])
-def test_keys_that_come_from_an_outer_dimension_are_not_those_of_the_fact(
-    spark: SparkSession, fact: Scan, items: Scan, first: str
+@pytest.mark.parametrize("limit", ["MAX_KEYS", "MAX_KEY_BYTES"])
+def test_too_many_keys_leave_the_ranges_of_statistics(
+    ansi_spark: SparkSession, fact: Scan, items: Scan, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    sales, plain = fact.where("item < 20"), dataframe(spark, items, "python")
-    blue = plain.where("item > 140").select("item")
-    for how in ("inner", "left", "left_semi", "left_anti"):
-        expected = dataframe(spark, sales, "python").join(blue, "item", first).join(plain, "item", how)
-        found = join(join(sales, blue, on="item", how=first), items, on="item", how=how)
-        assert rows(found) == rows(expected), how
+    monkeypatch.setattr(pushdown, limit, 5)
+    text = "select s.sale from sales s join items i on i.item = s.item where i.colour = 'red'"
+    found = sql(ansi_spark, text, {"sales": fact, "items": items})
+    assert rows(found) == plain(ansi_spark, text, {"sales": fact, "items": items})
+    read = reads_of_sql(found)["sales"]
+    assert "more than 5" in str(read.left)
+    assert "ranges of item that statistics give" in explain_sql(found)
 
 
-@pytest.mark.slow
-def test_keys_that_spark_casts_are_no_filter(spark: SparkSession, fact: Scan) -> None:
-    texts = spark.createDataFrame([("1",), ("2",), (" 4 ",)], "item string")
-    found = join(fact, texts, on="item")
-    assert rows(found) == rows(dataframe(spark, fact, "python").join(texts, "item"))
-    assert "Spark casts the keys" in explain_join(found)
-    doubles = spark.createDataFrame([(1.0,), (2.5,)], "item double")
-    assert rows(join(fact, doubles, on="item")) == rows(dataframe(spark, fact, "python").join(doubles, "item"))
+def test_keys_of_all_dimensions_filter_the_fact(ansi_spark: SparkSession, fact: Scan, items: Scan) -> None:
+    text = """
+        select s.sale, i.colour from sales s join items i on i.item = s.item
+        where s.qty in (select item from j where item < 3) and i.colour = 'red'
+    """
+    scans = {"sales": fact, "items": items, "j": items}
+    found = sql(ansi_spark, text, scans)
+    assert rows(found) == plain(ansi_spark, text, scans)
+    assert len(reads_of_sql(found)["sales"].joins) == 2
 
 
-@pytest.mark.slow
-def test_wider_narrower_and_decimal_keys_filter_exactly(spark: SparkSession, fact: Scan) -> None:
-    for kind in ("bigint", "decimal(10,2)", "smallint"):
-        keys = spark.createDataFrame([(1,), (2,), (None,), (90,)], "item int").select(f.col("item").cast(kind))
-        found = join(fact, keys, on="item", how="left_semi")
-        assert rows(found) == rows(dataframe(spark, fact, "python").join(keys, "item", "left_semi")), kind
-        assert "fact filtered by 4 collected keys" in explain_join(found)
+@pytest.mark.parametrize("kind", ["string", "double", "decimal(10,2)", "smallint"])
+def test_keys_of_a_view_are_compared_as_spark_does(ansi_spark: SparkSession, fact: Scan, kind: str) -> None:
+    ansi_spark.sql(f"select cast(id as {kind}) as item from range(1, 90, 7)").createOrReplaceTempView("given")
+    text = "select s.sale from sales s join given g on g.item = s.item where g.item > 1"
+    assert rows(sql(ansi_spark, text, {"sales": fact})) == plain(ansi_spark, text, {"sales": fact})
 
 
-def test_a_column_of_several_filters_is_told_once(spark: SparkSession, fact: Scan) -> None:
-    few = spark.createDataFrame([(1,), (2,)], "item int")
-    told = explain_join(join(join(fact, few, on="item"), few, on="item", reader="native"))
-    assert "with conditions on item\n" in told
+VALUES: dict[str, tuple[str, list[Any]]] = {
+    "flag": ("boolean", [True, False]),
+    "wide": ("long", [-(2**63), 2**63 - 1]),
+    "single": ("float", [-0.0, float("nan")]),
+    "double": ("double", [float("nan"), float("-inf")]),
+    "amount": ("decimal(9, 3)", [Decimal("-999999.999"), Decimal("0.100")]),
+    "large": ("decimal(38, 10)", [Decimal("9" * 28 + ".0000000001"), Decimal(0)]),
+    "day": ("date", [dt.date(1500, 2, 28), dt.date(9999, 12, 31)]),
+    "at": ("timestamp", [dt.datetime(1500, 2, 28, 1, 2, 3, 4), dt.datetime(2024, 3, 31, 2, 30)]),  # noqa: DTZ001
+    "instant": (
+        "timestamptz",
+        [dt.datetime(1500, 2, 28, tzinfo=dt.UTC), dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.UTC)],
+    ),
+    "name": ("string", ["", "ÿ\0z"]),
+    "uuid": ("uuid", [b"\xff" * 16, bytes(16)]),
+    "raw": ("binary", [b"", b"\0\xff"]),
+    "fixed": ("fixed[3]", [b"abc", b"\0\0\0"]),
+}
 
 
-def test_mistakes_are_told(spark: SparkSession, fact: Scan, items: Scan) -> None:
-    with pytest.raises(OptionError, match="the fact has no column 'itm'"):
-        join(fact, items, on={"itm": "item"}, spark=spark)
-    with pytest.raises(OptionError, match="the dimension has no column 'nr'"):
-        join(fact, items, on={"item": "nr"}, spark=spark)
-    with pytest.raises(OptionError, match="did you mean 'inner'"):
-        join(fact, items, on="item", how="iner", spark=spark)
-    with pytest.raises(OptionError, match="at least one column"):
-        join(fact, items, on=[], spark=spark)
-    with pytest.raises(OptionError, match="crossJoin"):
-        join(fact, items, on="item", how="cross", spark=spark)
-    with pytest.raises(OptionError, match="only a DataFrame that join"):
-        explain_join(dataframe(spark, items))
+def test_keys_of_every_type_and_of_none(ansi_spark: SparkSession, tmp_path: Path) -> None:
+    columns = [Column(1, "k", "int"), *(Column(i, n, t) for i, (n, (t, _)) in enumerate(VALUES.items(), 2))]
+    builder = TableBuilder(tmp_path / "t", columns)
+    data: dict[str, list[Any]] = {"k": [*range(6), *range(6), None]}
+    data |= {name: [one, other, None] * 4 + [one] for name, (_, (one, other)) in VALUES.items()}
+    builder.commit(builder.data(data))
+    builder.commit(builder.equality_delete({"k": [2]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    scans = {"t": scan, "u": scan}
+    for name in VALUES:
+        text = f"select t.* from t left semi join u on u.{name} = t.{name} and u.k < {{}}"
+        assert rows(sql(ansi_spark, text.format(1), scans)) == plain(ansi_spark, text.format(1), scans) != {}, name
+        assert not rows(sql(ansi_spark, text.format(-100), scans)), name
 
 
 def test_semi_join_of_a_scan_is_exact_in_spark(spark: SparkSession, fact: Scan, items: Scan) -> None:
@@ -205,66 +167,16 @@ def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSessio
     assert reports_of(frame).of_last_stage().row_groups_pruned_by_runtime_filters == FILES - 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["left", "left_anti", "full"])
-def test_dimension_with_a_condition_is_not_read_in_python_where_it_filters_nothing(
-    spark: SparkSession, fact: Scan, items: Scan, how: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    red = items.where("colour = 'red'")
-    found = join(fact, red, on="item", how=how, spark=spark)
-    found.explain()
-    assert "BatchScan" not in capsys.readouterr().out, "a Python source"
-    assert rows(found) == rows(dataframe(spark, fact, "python").join(dataframe(spark, red, "python"), "item", how))
-    cut = join(fact, red, on="item", how=how, spark=spark, limits=BuildLimits(max_rows=1))
-    assert rows(cut) == rows(found)
-
-
-@pytest.mark.slow
-def test_tasks_switch_a_filter_off_that_excludes_too_little(spark: SparkSession, tmp_path: Path) -> None:
-    builder = TableBuilder(tmp_path / "even", [Column(1, "k", "long")])
-    numbers = [2 * i for i in range(300_000)]
-    for _ in range(5):
-        builder.commit(builder.data({"k": numbers[::-1]}, row_group_size=100_000))
-    even = scan_core.open_table(builder.metadata_path).scan()
-    keys = spark.createDataFrame([(k,) for k in numbers[5_000:]], "k bigint")  # half of all numbers, as bounds tell it
-    joined = join(even, keys, on="k", how="left_semi", reader="python")
-    assert "rows (as long as it pays)" in explain_join(joined)
-    assert joined.count() == 5 * 295_000
-    assert "0 times a filter" not in explain_join(joined)
-    assert "was switched off" in explain_join(joined)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["inner", "left_semi", "right"])
-def test_a_join_reads_a_fact_with_late_keys_of_the_caller_through_both(
-    spark: SparkSession, fact: Scan, items: Scan, how: str, tmp_path: Path
-) -> None:
-    late = LateKeys(tmp_path / "keys")
-    joined = join(fact.prefilter("item", late), items, on="item", how=how, spark=spark, reader="python")
-    plain = dataframe(spark, fact, "python").join(dataframe(spark, items, "python"), "item", how)
-    assert rows(joined) == rows(plain)
-    late.fill([5, 6, 7, 90])
-    assert rows(joined.filter("item in (5, 6, 90)")) == rows(plain.filter("item in (5, 6, 90)"))
-    late.fill([5, 90])
-    assert rows(joined.filter("item in (5, 90)")) == rows(plain.filter("item in (5, 90)"))
-    with_partner = {row[0] for row in rows(joined)} if how != "right" else {5, 90}
-    assert {5, 90} <= with_partner <= {row[0] for row in rows(plain)}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["python", "native"])
 @pytest.mark.parametrize("name", ["b`t", "`", "a.b", "*", 'q"q', " a"])
-def test_columns_of_any_name_can_be_the_key(spark: SparkSession, tmp_path: Path, name: str, reader: str) -> None:
+def test_columns_of_any_name_can_be_the_key(ansi_spark: SparkSession, tmp_path: Path, name: str, reader: Any) -> None:
     def table(folder: str, key: str, numbers: range) -> Scan:
         builder = TableBuilder(tmp_path / folder, [Column(1, key, "long"), Column(2, f"{folder}_text", "string")])
         builder.commit(builder.data({key: list(numbers), f"{folder}_text": [f"{folder}{n}" for n in numbers]}))
-        builder.commit(builder.data({key: [n + 100 for n in numbers], f"{folder}_text": ["-"] * len(numbers)}))
         return scan_core.open_table(builder.metadata_path).scan()
 
-    sales, goods = table("sales", name, range(20)), table("goods", name, range(5, 8))
-    others = table("others", f"{name}2", range(5, 8))
-    limits = BuildLimits()
-    for dimension, on in ((goods, name), (others, {name: f"{name}2"}), (dataframe(spark, goods), name)):
-        joined = join(sales, dimension, on=on, spark=spark, reader=reader, limits=limits)  # type: ignore[arg-type]
-        text = [row for row in rows(joined.select("sales_text")) if row != ("-",)]
-        assert text == [("sales5",), ("sales6",), ("sales7",)]
+    scans = {"sales": table("sales", name, range(20)), "goods": table("goods", name, range(5, 8))}
+    quoted = "`" + name.replace("`", "``") + "`"
+    text = f"select sales_text from sales s join goods g on g.{quoted} = s.{quoted} where g.{quoted} > 5 order by 1"
+    found = sql(ansi_spark, text, scans, reader=reader)
+    assert [row[0] for row in found.collect()] == ["sales6", "sales7"]

@@ -106,7 +106,7 @@ def assert_skipped(found: ScanMetrics, where: str) -> None:
 
 
 def test_keys_of_joins_do_not_reach_a_view(ansi_spark: SparkSession, table: Path) -> None:
-    """They do by `sql` and `join`: see `test_sql.py` and `test_spark_join.py`."""
+    """They do by `sql`: see `test_sql.py` and `test_spark_join.py`."""
     view = dataframe(ansi_spark, scan_core.open_table(table).scan())
     view.createOrReplaceTempView("fact")
     ansi_spark.createDataFrame([(850, "a"), (851, "b")], "id long, name string").createOrReplaceTempView("dimension")
