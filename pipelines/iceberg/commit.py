@@ -11,11 +11,12 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from nevermore.pipelines import own_version
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, CommitUnknownError, SourceError
@@ -30,7 +31,8 @@ from nevermore.pipelines.iceberg.loaded_table import (
     storage_of,
 )
 from nevermore.pipelines.iceberg.manifests import (
-    Arrangement,
+    Arranged,
+    Listed,
     ManifestEntry,
     NamedFiles,
     Pays,
@@ -204,12 +206,7 @@ class _File(NamedTuple):
     partition: tuple[object, ...]
 
 
-def _added_file(file: WrittenFile) -> _File:
-    partition = (file.spec_id, *partition_key(file.partition))
-    return _File(file.content, file.record_count, file.file_size_bytes, partition)
-
-
-def _removed_file(spec_id: int, entry: ManifestEntry) -> _File:
+def _file(spec_id: int, entry: ManifestEntry) -> _File:
     file = entry.data_file
     partition = (spec_id, *partition_key(file["partition"].values()))
     return _File(FileContent(file["content"]), file["record_count"], file["file_size_in_bytes"], partition)
@@ -447,19 +444,20 @@ class RowDelta:
                 break
         return False
 
-    def arrangement(self, target_bytes: int, pays: Pays, limit_bytes: int, file: IO[bytes]) -> Arrangement:
-        """The manifests of the table sorted by partition, where that pays, for `arrange`; nothing is written to the table."""
-        manifests = SnapshotManifests(
-            self.table, self.storage, self.schema, self.specs, 0, 0, self.table.format_version
-        )
-        return manifests.arrangement(self._base(), target_bytes, pays, limit_bytes, file)
-
-    def arrange(self, arrangement: Arrangement, properties: Mapping[str, str]) -> Committed:
-        """Commit an arrangement of the manifests as a `replace` snapshot with the same files; see `commit`."""
-        snapshot, committed = self._snapshot([], properties, None, "replace", arrangement=arrangement)
+    def arrange(
+        self, target_bytes: int, pays: Pays, limit_bytes: int, properties: Mapping[str, str], *, is_dry: bool
+    ) -> tuple[Arranged, Committed | None]:
+        """Sort the manifests of the table by partition where that pays, in a `replace` snapshot with the same files."""
+        with self._removing_written():
+            manifests = self._manifests(is_dry=is_dry)
+            done = manifests.arranged(self._base(), target_bytes, pays, limit_bytes)
+            if is_dry or not done.replaced:
+                return done, None
+            counts = {"manifests-created": str(done.new), "manifests-replaced": str(done.replaced)}
+            snapshot, committed = self._listed(manifests, [], Listed(done.records), {**properties, **counts}, "replace")
         self._make_head(snapshot)
         storage.reached("after-commit")
-        return committed
+        return done, committed
 
     def stage(
         self,
@@ -490,16 +488,7 @@ class RowDelta:
         self._updates += [dict(update) for update in updates]
         self._requirements += [dict(requirement) for requirement in requirements]
 
-    def _snapshot(self, *inputs: Any, **options: Any) -> tuple[dict[str, Any], Committed]:
-        """Write the manifests; return the snapshot in the form of table metadata. Nothing is left of them if that fails."""
-        storage.reached("after-files")
-        try:
-            return self._with_manifests(*inputs, **options)
-        except (Exception, KeyboardInterrupt):
-            self.storage.remove(self._written)
-            raise
-
-    def _with_manifests(
+    def _snapshot(
         self,
         added: Sequence[WrittenFile],
         properties: Mapping[str, str],
@@ -507,31 +496,52 @@ class RowDelta:
         operation: Operation | None,
         *,
         forgets: bool = False,
-        arrangement: Arrangement | None = None,
     ) -> tuple[dict[str, Any], Committed]:
+        """Write the manifests; return the snapshot in the form of table metadata."""
+        with self._removing_written():
+            manifests = self._manifests()
+            carried = manifests.carried(self._base(), remove, forgets=forgets)
+            # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
+            if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.files}):
+                raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
+            return self._listed(manifests, added, carried, properties, operation)
+
+    @contextmanager
+    def _removing_written(self) -> Iterator[None]:
+        """Leave nothing of the manifests if something fails."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt):
+            self.storage.remove(self._written)
+            raise
+
+    def _manifests(self, *, is_dry: bool = False) -> SnapshotManifests:
+        storage.reached("after-files")
         metadata = cast("TableMetadataV2", self.table.metadata)
-        snapshot_id = metadata.new_snapshot_id()
-        sequence_number = metadata.last_sequence_number + 1
-        base = self._base()
-        manifests = SnapshotManifests(
-            *(self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number),
-            *(self.table.format_version, self._written),
+        number = metadata.last_sequence_number + 1
+        return SnapshotManifests(
+            *(self.table, self.storage, self.schema, self.specs, metadata.new_snapshot_id(), number),
+            *(self.table.format_version, self._written, is_dry),
         )
-        if arrangement is None:
-            carried = manifests.carried(base, remove, forgets=forgets)
-        else:
-            carried = manifests.arranged(base, arrangement)
-        # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
-        if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.removed}):
-            raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
-        records = [*manifests.added(added), *carried.records]
+
+    def _listed(
+        self,
+        manifests: SnapshotManifests,
+        files: Sequence[WrittenFile],
+        carried: Listed,
+        properties: Mapping[str, str],
+        operation: Operation | None,
+    ) -> tuple[dict[str, Any], Committed]:
+        metadata, base = self.table.metadata, self._base()
+        snapshot_id, sequence_number = manifests.snapshot_id, manifests.sequence_number
+        added = manifests.added(files)
+        records = [*added.records, *carried.records]
         row_ids = {}
         if manifests.version > 2:  # row lineage: ids of new rows continue where the table's last commit ended
             first = getattr(metadata, "next_row_id", None) or 0
             records, following = with_row_ids(records, first)
             row_ids = {"first-row-id": first, "added-rows": following - first}
-        entering = [_added_file(f) for f in added]
-        leaving = [_removed_file(spec_id, entry) for spec_id, entry in carried.removed]
+        entering, leaving = ([_file(*one) for one in listed.files] for listed in (added, carried))
         named = operation or _operation(entering, leaving)
         summary = _summarise(entering, leaving, None if base is None else base.summary, properties)
         path = manifests.write(

@@ -15,7 +15,7 @@ from array import array as typed_array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from itertools import chain
 from math import inf
@@ -25,12 +25,13 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from nevermore.pipelines.errors import CommitConflictError, CommitUnknownError, PipelineError, SourceError
+from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, physical
-from nevermore.pipelines.iceberg.positions import carried_positions, waiting_since
+from nevermore.pipelines.iceberg.positions import waiting_since
+from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, name_of, position_deletes
 from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.table_writer import write_positions
 from nevermore.pipelines.wording import counted
@@ -62,7 +63,6 @@ from nevermore.scan_core import (
 )
 from nevermore.scan_core.bitmaps import PuffinBlob
 from nevermore.scan_core.files import field_id_of, open_file
-from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -150,12 +150,15 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
             if table.format_version < 2
             else f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 can be converted"
         )
-    conversion = _Conversion(table, options or ScanOptions())
-    try:
-        return retry_conflicts(conversion.attempt)
-    except CommitConflictError:
-        conversion.discard()
-        raise
+    began = time.monotonic()
+    with Replacement(table) as replacement:
+        conversion = _Conversion(replacement, options or ScanOptions())
+        committed = replacement.commit(conversion.choose)
+    return replace(
+        conversion.report(),
+        snapshot_id=None if committed is None else committed.snapshot_id,
+        seconds=time.monotonic() - began,
+    )
 
 
 def keep_converted(
@@ -178,22 +181,6 @@ def keep_converted(
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """A snapshot: its data files with what may touch them, and all its delete files."""
-
-    plan: ScanPlan
-    deletes: tuple[DeleteFile, ...]
-
-    @classmethod
-    def of(cls, table: Table, options: ScanOptions) -> "_State":
-        plan = table.scan().with_options(options).select().plan()
-        manifests = () if plan.snapshot is None else snapshot_manifests(plan.snapshot, table.io)
-        wanted = [m for m in manifests if m.content != DATA_MANIFEST]
-        parts = read_delete_manifests(wanted, table.metadata, table.io)
-        return cls(plan, tuple(file for part in parts for file in part))
-
-
-@dataclass(slots=True)
 class _Resolved:
     """What the deletes of one snapshot became. Valid for later snapshots as long as `holds_for` says so.
 
@@ -205,20 +192,20 @@ class _Resolved:
         has_vectors: the new files are deletion vectors, as the table had format version 3.
     """
 
-    state: _State
+    state: State
     leaving: dict[FileName, DeleteFile]
     added: Mapping[str, WrittenFile]
-    older: Mapping[str, frozenset[FileName]] = field(default_factory=dict)
-    has_vectors: bool = False
+    older: Mapping[str, frozenset[FileName]]
+    has_vectors: bool
 
-    def holds_for(self, now: _State) -> bool:
+    def holds_for(self, now: State) -> bool:
         """Whether the commit may be made upon another snapshot (SEMANTICS 31 and 32).
 
         Data files that came meanwhile must be newer than all deletes that leave, as new rows are; those of another
         writer's compaction may be older. Nobody else may have replaced one of these deletes, nor the vector of a data
         file that gets a new one.
         """
-        live = {_name(file) for file in now.deletes}
+        live = {name_of(file) for file in now.deletes}
         if not live.issuperset(self.leaving):
             return False
         known = {_identity(task.data_file) for task in self.state.plan.tasks}
@@ -232,95 +219,73 @@ class _Resolved:
         return True
 
 
-def _name(file: DeleteFile) -> FileName:
-    return file.path, file.content_offset
-
-
 def _identity(file: DataFile) -> tuple[str, int]:
     return file.path, file.data_sequence_number
 
 
 def _positions_of(task: FileScanTask) -> frozenset[FileName]:
-    vector = task.deletion_vector
-    return frozenset(_name(f) for f in (*task.position_deletes, *(() if vector is None else (vector,))))
+    return frozenset(map(name_of, position_deletes(task)))
 
 
 class _Conversion:
     """One conversion, over all attempts to commit it."""
 
-    def __init__(self, table: "CatalogTable", options: ScanOptions) -> None:
-        self._table = table
+    def __init__(self, replacement: Replacement, options: ScanOptions) -> None:
+        self._replacement = replacement
+        self._table = replacement.table
         self._options = options
+        self._read: State | None = None
         self._resolved: _Resolved | None = None
-        self._began = time.monotonic()
+        self._added: Sequence[WrittenFile] = ()
 
-    def attempt(self) -> ConversionReport:
-        self._table.refresh()
-        state = _State.of(open_table(self._table), self._options)
-        delta = RowDelta(self._table)
-        has_vectors = self._table.format_version > 2
+    def choose(self, delta: RowDelta) -> Swap | None:
+        """The files to replace in the table as it is now."""
+        state = State.of(open_table(self._table).scan().with_options(self._options).select())
+        if state is None:
+            return None
+        has_vectors = state.format_version > 2
         found = self._resolved
         if found is not None and (found.has_vectors != has_vectors or not found.holds_for(state)):
-            self.discard()
-        if self._resolved is None:
+            self._replacement.drop()
+            found = None
+        if found is None:
             check_keys_stored(self._table, delta.schema, state.plan.tasks)
             with delta:
-                self._resolved = self._resolve(state, delta, has_vectors=has_vectors)
-        resolved = self._resolved
-        if not resolved.leaving:
-            snapshot = state.plan.snapshot
-            read = None if snapshot is None else snapshot.snapshot_id
-            return ConversionReport(self._name, None, read, data_files=len(state.plan.tasks), seconds=self._seconds)
+                found = self._resolve(state, delta, has_vectors=has_vectors)
+            self._replacement.written += found.added.values()
+        self._read, self._resolved = state, found
+        if not found.leaving:
+            return None
         live = {task.data_file.path for task in state.plan.tasks}
-        added = [file for path, file in resolved.added.items() if path in live]
-        try:
-            committed = delta.commit(
-                added,
-                carried_positions(self._table),
-                remove=NamedFiles(frozenset(resolved.leaving)),
-                operation="replace",
-            )
-        except (CommitConflictError, CommitUnknownError):
-            raise  # the files are needed for the next attempt, or may be in the table
-        except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
-            delta.discard(added)
-            raise
-        delta.storage.remove(file.path for path, file in resolved.added.items() if path not in live and not file.vector)
-        read_snapshot = resolved.state.plan.snapshot
+        self._added = [file for path, file in found.added.items() if path in live]
+        return Swap(self._added, found.leaving)
+
+    def report(self) -> ConversionReport:
+        """What was replaced by the last choice."""
+        name, read, found = ".".join(self._table.name()), self._read, self._resolved
+        if read is None or found is None:
+            return ConversionReport(name, None, None)
+        if not found.leaving:
+            return ConversionReport(name, None, read.snapshot.snapshot_id, data_files=len(read.plan.tasks))
         return ConversionReport(
-            self._name,
-            committed.snapshot_id,
-            None if read_snapshot is None else read_snapshot.snapshot_id,
-            removed_files=len(resolved.leaving),
-            removed_deletes=sum(file.record_count for file in resolved.leaving.values()),
-            added_files=len(added),
-            added_positions=sum(file.record_count for file in added),
-            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in added),
-            data_files=len(resolved.state.plan.tasks),
-            resolved_files=len(resolved.older),
-            has_vectors=resolved.has_vectors,
-            seconds=self._seconds,
+            name,
+            None,
+            found.state.snapshot.snapshot_id,
+            removed_files=len(found.leaving),
+            removed_deletes=sum(file.record_count for file in found.leaving.values()),
+            added_files=len(self._added),
+            added_positions=sum(file.record_count for file in self._added),
+            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in self._added),
+            data_files=len(found.state.plan.tasks),
+            resolved_files=len(found.older),
+            has_vectors=found.has_vectors,
         )
 
-    def discard(self) -> None:
-        """Remove the files that no commit took."""
-        if self._resolved is not None:
-            RowDelta(self._table).discard(tuple(self._resolved.added.values()))
-            self._resolved = None
-
-    @property
-    def _name(self) -> str:
-        return ".".join(self._table.name())
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def _resolve(self, state: _State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
-        leaving = {_name(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
-        touched = [task for task in state.plan.tasks if any(_name(file) in leaving for file in _deletes_of(task))]
+    def _resolve(self, state: State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
+        leaving = {name_of(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
+        touched = [task for task in state.plan.tasks if any(name_of(file) in leaving for file in _deletes_of(task))]
         if touched:
-            check_listed_once(self._name, state.plan)
+            check_listed_once(".".join(self._table.name()), state.plan)
         older = {task.data_file.path: _positions_of(task) for task in touched}
         added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
         leaving |= _superseded(touched, added)
@@ -437,7 +402,7 @@ def _replaced(task: FileScanTask) -> Iterator[DeleteFile]:
 def _superseded(touched: Sequence[FileScanTask], added: Mapping[str, WrittenFile]) -> dict[FileName, DeleteFile]:
     """The position deletes that leave because a new file names their rows, too."""
     changed = (task for task in touched if task.data_file.path in added)
-    return {_name(file): file for task in changed for file in _replaced(task)}
+    return {name_of(file): file for task in changed for file in _replaced(task)}
 
 
 _Dead = Iterator[tuple[FileScanTask, "BitMap64"]]
@@ -447,9 +412,7 @@ def _deletes_of(task: FileScanTask) -> Iterator[DeleteFile]:
     """The delete files that may touch the data file of a task and are newer than it."""
     for group in task.equality_deletes:
         yield from (f for f in group.files if f.data_sequence_number > task.data_file.data_sequence_number)
-    yield from task.position_deletes
-    if task.deletion_vector is not None:
-        yield task.deletion_vector
+    yield from position_deletes(task)
 
 
 def dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[BitMap64]:
@@ -588,8 +551,8 @@ class ResolvedKeys:
         known = frozenset() if before is None else frozenset(map(_position_state, before.tasks))
         tasks = list(plan.tasks)
         kept = [task for task in tasks if task.data_file.path in self._vectors and _position_state(task) in known]
-        new = {_name(file) for file in uncommitted}
-        touched = [task for task in tasks if any(_name(file) in new for file in _deletes_of(task))]
+        new = {name_of(file) for file in uncommitted}
+        touched = [task for task in tasks if any(name_of(file) in new for file in _deletes_of(task))]
         if touched:
             check_listed_once(".".join(delta.table.name()), plan)
             unknown = [task for task in touched if not known or _position_state(task) not in known]
@@ -618,7 +581,7 @@ def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[File
     left = {
         number: replace(group, files=files, covered_by=())
         for number, group in groups.items()
-        if (files := tuple(file for file in group.files if _name(file) in names))
+        if (files := tuple(file for file in group.files if name_of(file) in names))
     }
     for task in tasks:
         equality = tuple(left[id(group)] for group in task.equality_deletes if id(group) in left)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import ceil, copysign
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
@@ -24,7 +24,6 @@ from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import (
-    PartitionField,
     PartitionSpec,
     PrimitiveType,
     Schema,
@@ -51,25 +50,6 @@ class PartitionLayout:
     types: tuple[PrimitiveType, ...]
 
 
-def _field(field_id: int, name: str, kind: Any, *, optional: bool = False) -> Record:
-    if optional:
-        return {"name": name, "type": ["null", kind], "default": None, "field-id": field_id}
-    return {"name": name, "type": kind, "field-id": field_id}
-
-
-def _list(element_id: int, kind: Any) -> Record:
-    return {"type": "array", "items": kind, "element-id": element_id}
-
-
-def _map(key_id: int, value_id: int, kind: str) -> Record:
-    pair = {
-        "type": "record",
-        "name": f"k{key_id}_v{value_id}",
-        "fields": [_field(key_id, "key", "int"), _field(value_id, "value", kind)],
-    }
-    return {"type": "array", "logicalType": "map", "items": pair}
-
-
 METRIC_MAPS = (
     "column_sizes",
     "value_counts",
@@ -78,9 +58,6 @@ METRIC_MAPS = (
     "lower_bounds",
     "upper_bounds",
 )
-
-
-_VECTOR_PLACE = ((144, "content_offset"), (145, "content_size_in_bytes"))
 
 
 @cache
@@ -92,107 +69,46 @@ def manifest_list_schema(version: int = 2) -> Any:
     return AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[version], "manifest_file")
 
 
+_OF_VERSION_3 = frozenset({142, 144, 145})
+"""Ids of the first row id, and of the place of a deletion vector."""
+
+
+@lru_cache(maxsize=64)
 def entry_schema(layout: PartitionLayout, version: int = 2) -> Record:
     """The schema of manifest entries of a format version, whose partitions have this layout.
 
-    PyIceberg's schema is not used: it gives two decimals of one type the same name, and writes key field ids as longs.
+    PyIceberg's schema, but for three things: it gives two decimals of one type the same name, writes key field ids as longs, and
+    cannot name the data file of position deletes in version 2.
     """
-    partition = {
-        "type": "record",
-        "name": "r102",
-        "fields": [
-            _field(f.field_id, f.name, _avro_type(t, f), optional=True)
-            for f, t in zip(layout.spec.fields, layout.types, strict=True)
-        ],
-    }
-    data_file = {
-        "type": "record",
-        "name": "r2",
-        "fields": [
-            _field(134, "content", "int"),
-            _field(100, "file_path", "string"),
-            _field(101, "file_format", "string"),
-            _field(102, "partition", partition),
-            _field(103, "record_count", "long"),
-            _field(104, "file_size_in_bytes", "long"),
-            _field(108, "column_sizes", _map(117, 118, "long"), optional=True),
-            _field(109, "value_counts", _map(119, 120, "long"), optional=True),
-            _field(110, "null_value_counts", _map(121, 122, "long"), optional=True),
-            _field(137, "nan_value_counts", _map(138, 139, "long"), optional=True),
-            _field(125, "lower_bounds", _map(126, 127, "bytes"), optional=True),
-            _field(128, "upper_bounds", _map(129, 130, "bytes"), optional=True),
-            _field(131, "key_metadata", "bytes", optional=True),
-            _field(132, "split_offsets", _list(133, "long"), optional=True),
-            _field(135, "equality_ids", _list(136, "int"), optional=True),
-            _field(140, "sort_order_id", "int", optional=True),
-            *([_field(142, "first_row_id", "long", optional=True)] if version > 2 else []),
-            _field(143, "referenced_data_file", "string", optional=True),
-            *(_field(i, name, "long", optional=True) for i, name in _VECTOR_PLACE if version > 2),
-        ],
-    }
-    return {
-        "type": "record",
-        "name": "manifest_entry",
-        "fields": [
-            _field(0, "status", "int"),
-            _field(1, "snapshot_id", "long", optional=True),
-            _field(3, "sequence_number", "long", optional=True),
-            _field(4, "file_sequence_number", "long", optional=True),
-            _field(2, "data_file", data_file),
-        ],
-    }
+    from pyiceberg.manifest import data_file_with_partition, manifest_entry_schema_with_data_file
+    from pyiceberg.types import IcebergType, NestedField, StructType
+    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-
-def _avro_type(kind: PrimitiveType, field: PartitionField) -> Any:
-    match kind:
-        case PrimitiveType("boolean" | "int" | "long" | "float" | "double" | "string"):
-            return kind.name
-        case PrimitiveType("binary"):
-            return "bytes"
-        case PrimitiveType("date"):
-            return {"type": "int", "logicalType": "date"}
-        case PrimitiveType("time"):
-            return {"type": "long", "logicalType": "time-micros"}
-        case PrimitiveType("timestamp" | "timestamptz"):
-            return {
-                "type": "long",
-                "logicalType": "timestamp-micros",
-                "adjust-to-utc": kind.name == "timestamptz",
-            }
-        case PrimitiveType("timestamp_ns" | "timestamptz_ns"):
-            return {
-                "type": "long",
-                "logicalType": "timestamp-nanos",
-                "adjust-to-utc": kind.name == "timestamptz_ns",
-            }
-        case PrimitiveType("fixed", (length,)):
-            return {"type": "fixed", "name": f"fixed_{field.field_id}", "size": length}
-        case PrimitiveType("uuid"):
-            return {"type": "fixed", "name": f"uuid_fixed_{field.field_id}", "size": 16, "logicalType": "uuid"}
-        case PrimitiveType("decimal", (precision, scale)):
-            return {
-                "type": "fixed",
-                "name": f"decimal_{field.field_id}",
-                "size": decimal_width(precision),
-                "logicalType": "decimal",
-                "precision": precision,
-                "scale": scale,
-            }
-        case _:
-            raise TypeError(f"partition field {field.name}: type {kind} cannot be written")
-
-
-def decimal_width(precision: int) -> int:
-    """Minimum number of bytes for every unscaled value of this precision."""
-    return int(10**precision).bit_length() // 8 + 1
+    fields = zip(layout.spec.fields, layout.types, strict=True)
+    partition = StructType(*(NestedField(f.field_id, f.name, IcebergType.model_validate(str(t))) for f, t in fields))
+    wanted = manifest_entry_schema_with_data_file(3, data_file_with_partition(partition, 3))
+    schema: Record = json.loads(
+        json.dumps(AvroSchemaConversion().iceberg_to_avro(wanted, "manifest_entry")),
+        object_hook=lambda part: {name: value for name, value in part.items() if name != "doc"},
+    )
+    file = _member(schema, 2)
+    file["fields"] = [f for f in file["fields"] if version > 2 or f["field-id"] not in _OF_VERSION_3]
+    _member(file, 135)["items"] = "int"
+    for f, written in zip(layout.spec.fields, _member(file, 102)["fields"], strict=True):
+        written["name"] = f.name
+        if isinstance(kind := written["type"][1], dict) and "name" in kind:
+            kind["name"] += f"_{f.field_id}"
+    return schema
 
 
 def _encode_partition(values: Record, layout: PartitionLayout) -> Record:
     """Convert physical values to the form that fastavro writes."""
+    from pyiceberg.utils.decimal import decimal_required_bytes
+
     encoded = dict(values)
     for f, kind in zip(layout.spec.fields, layout.types, strict=True):
         if kind.name == "decimal" and values[f.name] is not None:
-            encoded[f.name] = values[f.name].to_bytes(decimal_width(kind.parameters[0]), "big", signed=True)
+            encoded[f.name] = values[f.name].to_bytes(decimal_required_bytes(kind.parameters[0]), "big", signed=True)
     return encoded
 
 
@@ -665,50 +581,34 @@ class NamedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """What a snapshot inherits from its parent: manifest-list entries, and removed files with their spec ids."""
+class Listed:
+    """Manifests of a snapshot: manifest-list entries, and added or removed files with their spec ids."""
 
     records: tuple[Record, ...] = ()
-    removed: tuple[tuple[int, ManifestEntry], ...] = ()
+    files: tuple[tuple[int, ManifestEntry], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class NewManifest:
-    """A manifest that is encoded, and not written yet: its record without a path, and its place in a temporary file."""
-
-    record: Record
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """Manifests of a snapshot sorted by partition, not written yet.
+class Arranged:
+    """Manifests of a snapshot sorted by partition.
 
     Attributes:
-        file: holds the bytes of the new manifests; the caller closes it.
-        replaced: paths of the manifests whose place the new ones take.
-        new: the new ones.
+        records: manifest-list entries of all manifests of the snapshot.
+        replaced: number of the manifests whose place new ones have taken.
+        new: number of these.
         replaced_bytes: stored bytes of the replaced manifests.
+        new_bytes: stored bytes of the new ones.
         bytes_before: stored bytes that a scan of one partition read of the replaced manifests.
         bytes_after: the same of the new ones.
     """
 
-    file: IO[bytes]
-    replaced: frozenset[str] = frozenset()
-    new: tuple[NewManifest, ...] = ()
+    records: tuple[Record, ...] = ()
+    replaced: int = 0
+    new: int = 0
     replaced_bytes: int = 0
+    new_bytes: int = 0
     bytes_before: float = 0.0
     bytes_after: float = 0.0
-
-    @property
-    def new_bytes(self) -> int:
-        """Stored bytes of the new manifests."""
-        return sum(manifest.record["manifest_length"] for manifest in self.new)
-
-    def data_of(self, manifest: NewManifest) -> bytes:
-        """The bytes of a new manifest."""
-        self.file.seek(manifest.start)
-        return self.file.read(manifest.record["manifest_length"])
 
 
 Pays = Callable[[float, int, float | None], bool]
@@ -721,7 +621,7 @@ their bytes, and what such a scan will read of the new ones, None before that is
 class SnapshotManifests:
     """Writes manifests for a snapshot of a table, whose schema and specs may be new in the same commit.
 
-    `written` holds the paths of all files written, which must be removed if the commit does not happen.
+    `written` holds the paths of all files written, which must be removed if the commit does not happen. A dry run writes none.
     """
 
     table: "Table"
@@ -732,29 +632,31 @@ class SnapshotManifests:
     sequence_number: int
     version: int
     written: list[str] = field(default_factory=list)
+    is_dry: bool = False
 
-    def added(self, files: Sequence[WrittenFile]) -> Iterator[Record]:
+    def added(self, files: Sequence[WrittenFile]) -> Listed:
         """Manifests of new files, one per content and spec."""
         groups: dict[tuple[ManifestContent, int], list[WrittenFile]] = {}
         for file in files:
             content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
             groups.setdefault((content, file.spec_id), []).append(file)
         types = self._types() if groups else {}
+        listed = Listed()
         for (content, spec_id), group in groups.items():
             layout = self._layout(spec_id, types)
-            yield self._manifest([added_entry(f, self.snapshot_id, layout) for f in group], content, layout)
+            entries = [added_entry(f, self.snapshot_id, layout) for f in group]
+            record = self._manifest(entries, content, layout)
+            listed = Listed((*listed.records, record), (*listed.files, *((spec_id, e) for e in entries)))
+        return listed
 
-    def carried(self, base: "Snapshot | None", remove: Selection | None, *, forgets: bool = False) -> Carried:
+    def carried(self, base: "Snapshot | None", remove: Selection | None, *, forgets: bool = False) -> Listed:
         """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files.
 
         Removed files stay listed as deleted; with `forgets` none is, of earlier commits neither.
         """
-        if base is None:
-            return Carried()
-        listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
-        live = [m for m in listed if _has_live_files(m)]
+        live = self._live(base)
         if remove is None:
-            return Carried(tuple(self._merged(live)))
+            return Listed(tuple(self._merged(live)))
         kept: list[Record] = []
         removed: list[tuple[int, ManifestEntry]] = []
         rewritten: list[Record] = []
@@ -775,58 +677,44 @@ class SnapshotManifests:
                 entries = [e for e in entries if e.status is not EntryStatus.DELETED]
             if entries:
                 rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
-        return Carried((*rewritten, *kept), tuple(removed))
+        return Listed((*rewritten, *kept), tuple(removed))
 
-    def arrangement(
-        self, base: "Snapshot | None", target_bytes: int, pays: Pays, limit_bytes: int, file: IO[bytes]
-    ) -> Arrangement:
+    def arranged(self, base: "Snapshot | None", target_bytes: int, pays: Pays, limit_bytes: int) -> Arranged:
         """Sort the files of a snapshot by partition into manifests of about `target_bytes`, where that pays.
 
         A manifest ends between two partitions if it can, so that a scan of one partition reads few of them. About
-        `limit_bytes` of entries are held in memory; the new manifests wait in `file`.
+        `limit_bytes` of entries are held in memory.
         """
-        listed = [] if base is None else read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
         groups: dict[tuple[int, int], list[Record]] = {}
-        for manifest in filter(_has_live_files, listed):
+        for manifest in self._live(base):
             groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
         types = self._types() if groups else {}
-        done = Arrangement(file)
+        done = Arranged()
         for (content, spec_id), group in groups.items():
             layout = self._layout(spec_id, types)
             total = sum(m["manifest_length"] for m in group)
             before = bytes_per_partition(group, layout)
-            if len(group) < 2 or not pays(before, total, None):
-                continue
-            num_entries = sum(self._num_live(m, layout) for m in group)
-            most = max(1, target_bytes * num_entries // total)
-            new = []
-            for part in _parts(self._by_partition(group, layout, num_entries, limit_bytes), most):
-                data = manifest_bytes(part, ManifestContent(content), layout, self.schema, self.version)
-                new.append(
-                    NewManifest(self._record(part, ManifestContent(content), layout, len(data)), done.file.tell())
-                )
-                done.file.write(data)
-            after = bytes_per_partition([m.record for m in new], layout)
-            if pays(before, total, after):
-                done = replace(
-                    done,
-                    replaced=done.replaced | {m["manifest_path"] for m in group},
-                    new=(*done.new, *new),
-                    replaced_bytes=done.replaced_bytes + total,
-                    bytes_before=done.bytes_before + before,
-                    bytes_after=done.bytes_after + after,
-                )
+            new: list[Record] = []
+            if len(group) > 1 and pays(before, total, None):
+                num_entries = sum(self._num_live(m, layout) for m in group)
+                parts = self._by_partition(group, layout, num_entries, limit_bytes)
+                most = max(1, target_bytes * num_entries // total)
+                new += (self._manifest(part, ManifestContent(content), layout) for part in _parts(parts, most))
+                after = bytes_per_partition(new, layout)
+                if pays(before, total, after):
+                    done = Arranged(
+                        (*done.records, *new),
+                        done.replaced + len(group),
+                        done.new + len(new),
+                        done.replaced_bytes + total,
+                        done.new_bytes + sum(m["manifest_length"] for m in new),
+                        done.bytes_before + before,
+                        done.bytes_after + after,
+                    )
+                    continue
+            self.storage.remove(m["manifest_path"] for m in new)
+            done = replace(done, records=(*done.records, *group))
         return done
-
-    def arranged(self, base: "Snapshot | None", arrangement: Arrangement) -> Carried:
-        """Carry over the parent's manifests in this arrangement, which was made of the same parent."""
-        if base is None:
-            return Carried()
-        listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
-        kept = [m for m in listed if _has_live_files(m) and m["manifest_path"] not in arrangement.replaced]
-        own = {"added_snapshot_id": self.snapshot_id, "sequence_number": self.sequence_number}
-        new = [m.record | own | {"manifest_path": self._put(arrangement.data_of(m))} for m in arrangement.new]
-        return Carried((*new, *kept))
 
     def _by_partition(
         self, group: Sequence[Record], layout: PartitionLayout, num_entries: int, limit_bytes: int
@@ -849,11 +737,17 @@ class SnapshotManifests:
             entries.sort(key=partition_order)
             yield from entries
 
+    def _live(self, base: "Snapshot | None") -> list[Record]:
+        """Manifests that have live files or do not record their number."""
+        listed = [] if base is None else read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
+        return [m for m in listed if any(m[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))]
+
     def write(self, name: str, data: bytes) -> str:
         """Write a file to the table's metadata folder; return its path."""
         path = f"{metadata_location(self.table)}/{name}"
-        self.storage.write(path, data)
-        self.written.append(path)
+        if not self.is_dry:
+            self.storage.write(path, data)
+            self.written.append(path)
         return path
 
     def _merged(self, live: list[Record]) -> list[Record]:
@@ -881,20 +775,12 @@ class SnapshotManifests:
 
     def _manifest(self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout) -> Record:
         data = manifest_bytes(entries, content, layout, self.schema, self.version)
-        return self._record(entries, content, layout, len(data)) | {"manifest_path": self._put(data)}
-
-    def _put(self, data: bytes) -> str:
-        return self.write(f"{uuid.uuid4()}-m0.avro", data)
-
-    def _record(
-        self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, length: int
-    ) -> Record:
         return manifest_record(
             entries,
             content,
             layout,
-            path="",
-            length=length,
+            path=self.write(f"{uuid.uuid4()}-m0.avro", data),
+            length=len(data),
             snapshot_id=self.snapshot_id,
             sequence_number=self.sequence_number,
         )
@@ -933,8 +819,3 @@ def _entry_bytes(entries: Sequence[ManifestEntry]) -> int:
     """Memory that an entry takes, by some of them."""
     some = entries[:: max(1, len(entries) // 64)]
     return max(1, MEMORY_PER_BYTE * len(pickle.dumps(some)) // max(1, len(some)))
-
-
-def _has_live_files(manifest: Record) -> bool:
-    """Whether a manifest has live files or does not record their number."""
-    return any(manifest[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))

@@ -25,16 +25,17 @@ from nevermore.pipelines.config.tables import (
     DEFAULT_TARGET_FILE_BYTES,
     Engine,
 )
-from nevermore.pipelines.errors import CommitUnknownError, SourceError
+from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import Operation, RowDelta
 from nevermore.pipelines.iceberg.conversion import check_keys_stored, check_listed_once, convert
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
-from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles
+from nevermore.pipelines.iceberg.manifests import FileName
 from nevermore.pipelines.iceberg.parquet_output import DEFAULT_ROW_GROUP_BYTES
-from nevermore.pipelines.iceberg.positions import ancestors, carried_positions
+from nevermore.pipelines.iceberg.positions import ancestors
+from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, name_of, position_deletes
 from nevermore.pipelines.iceberg.row_shape import check_order, parquet_schema
 from nevermore.pipelines.iceberg.table_writer import FileLayout
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
@@ -57,7 +58,6 @@ from nevermore.scan_core import (
     read_split,
 )
 from nevermore.scan_core.io import parse_location
-from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
@@ -486,7 +486,7 @@ def debts_of(
             users[id(group)] += task.data_file.file_size_bytes
             if id(group) not in load:
                 load[id(group)] = sum(costs.delete_seconds + f.record_count * KEY_SECONDS for f in group.files)
-        for file in _position_deletes(task):
+        for file in position_deletes(task):
             users[id(file)] += task.data_file.file_size_bytes
             load[id(file)] = costs.delete_seconds + file.record_count * KEY_SECONDS
     found = []
@@ -495,7 +495,7 @@ def debts_of(
         # them by size, which makes all of them worth a rewrite at the same time.
         by_key, by_position = (
             sum(load[id(one)] * task.data_file.file_size_bytes / max(users[id(one)], 1) for one in deletes)
-            for deletes in (task.equality_deletes, _position_deletes(task))
+            for deletes in (task.equality_deletes, position_deletes(task))
         )
         if task.equality_deletes:
             by_key += task.data_file.record_count * PROBE_SECONDS
@@ -652,13 +652,13 @@ def needless_deletes(
         sequence_number: that of the files that replace them; newer deletes stay.
         trust_bounds: also those whose key bounds exclude all data files; the bounds of some writers are wrong.
     """
-    outside = {_name(file) for file in plan.index.pruned.get("key bounds", ())} if trust_bounds else set()
+    outside = {name_of(file) for file in plan.index.pruned.get("key bounds", ())} if trust_bounds else set()
     data, matched = plan.index.tasks.data_files, plan.index.tasks.deletes
     stays = np.array([path not in replaced for path in data.paths()], np.bool_)
     needed: set[FileName] = set()
     released: set[FileName] = set()
     for index, files in [*matched.position_files.items(), *((i, (v,)) for i, v in matched.vectors.items())]:
-        (needed if stays[index] else released).update(_name(file) for file in files)
+        (needed if stays[index] else released).update(name_of(file) for file in files)
     oldest: dict[Any, int] = {}
 
     def oldest_in(scope: Any) -> int:
@@ -674,14 +674,14 @@ def needless_deletes(
         scope = file.spec_id, file.partition
         if file.content is DeleteContent.EQUALITY:
             is_global = plan.context.specs[file.spec_id].is_unpartitioned
-            if _name(file) in outside or oldest_in(None if is_global else scope) >= file.data_sequence_number:
-                found.add(_name(file))
-        elif oldest_in(scope) > file.data_sequence_number or _name(file) in released - needed:
-            found.add(_name(file))
+            if name_of(file) in outside or oldest_in(None if is_global else scope) >= file.data_sequence_number:
+                found.add(name_of(file))
+        elif oldest_in(scope) > file.data_sequence_number or name_of(file) in released - needed:
+            found.add(name_of(file))
     return frozenset(found)
 
 
-def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: bool) -> bool:
+def is_intact(paths: Collection[str], read: State, now: State, *, moves: bool) -> bool:
     """Whether data files that were rewritten from one snapshot may be replaced in a later one.
 
     They must be live, and no position delete may have come for them. New equality deletes apply to the new files as well,
@@ -693,17 +693,20 @@ def is_intact(paths: Collection[str], read: "State", now: "State", *, moves: boo
     for path in paths:
         if path not in after or not _same_file(before[path].data_file, after[path].data_file):
             return False
-        known = {_name(file) for file in _position_deletes(before[path])}
-        if any(_name(file) not in known for file in _position_deletes(after[path])):
+        known = {name_of(file) for file in position_deletes(before[path])}
+        if any(name_of(file) not in known for file in position_deletes(after[path])):
             return False
         newer = (
-            f for g in after[path].equality_deletes for f in g.files if f.data_sequence_number > read.sequence_number
+            f
+            for g in after[path].equality_deletes
+            for f in g.files
+            if f.data_sequence_number > read.snapshot.sequence_number
         )
         if any(not columns.issuperset(file.equality_ids) for file in newer):
             return False
     return not moves or not any(
         file.content is DeleteContent.EQUALITY
-        and file.data_sequence_number > read.sequence_number
+        and file.data_sequence_number > read.snapshot.sequence_number
         and not now.plan.context.specs[file.spec_id].is_unpartitioned
         for file in now.deletes
     )
@@ -713,17 +716,9 @@ def _same_file(one: DataFile, other: DataFile) -> bool:
     return one.data_sequence_number == other.data_sequence_number and one.spec_id == other.spec_id
 
 
-def _name(file: DeleteFile) -> FileName:
-    return file.path, file.content_offset
-
-
-def _position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
-    return task.position_deletes if task.deletion_vector is None else (task.deletion_vector,)
-
-
 def _max_dead_rows(task: FileScanTask) -> int:
     keys = sum(file.record_count for group in task.equality_deletes for file in group.files)
-    return min(task.data_file.record_count, keys + sum(file.record_count for file in _position_deletes(task)))
+    return min(task.data_file.record_count, keys + sum(file.record_count for file in position_deletes(task)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -744,36 +739,6 @@ class _Group:
         return frozenset(f.task.data_file.path for f in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """A snapshot of the table with all its files."""
-
-    snapshot_id: int
-    sequence_number: int
-    format_version: int
-    plan: ScanPlan
-    deletes: Sequence[DeleteFile]
-    num_manifests: int
-
-    @classmethod
-    def of(cls, opened: Table, options: ScanOptions) -> "State | None":
-        """The current snapshot; None for an empty table."""
-        plan = opened.scan().with_options(options).plan()
-        if plan.snapshot is None:
-            return None
-        manifests = snapshot_manifests(plan.snapshot, plan.context.io)
-        listed = [m for m in manifests if m.content != DATA_MANIFEST]
-        found = read_delete_manifests(listed, opened.metadata, plan.context.io)
-        deletes = [file for files in found for file in files]
-        version = opened.metadata.format_version
-        return cls(plan.snapshot.snapshot_id, plan.snapshot.sequence_number, version, plan, deletes, len(manifests))
-
-    def tasks_of(self, paths: Collection[str]) -> dict[str, FileScanTask]:
-        """The data files with these paths that are live."""
-        places = [i for i, path in enumerate(self.plan.index.tasks.data_files.paths()) if path in paths]
-        return {task.data_file.path: task for task in map(self.plan.index.tasks.__getitem__, places)}
-
-
 @dataclass(slots=True)
 class _Run:
     """One compaction of a table."""
@@ -786,7 +751,6 @@ class _Run:
     done_bytes: int = 0
     total_bytes: int = 0
     lost: set[str] = field(default_factory=set)
-    committing: RowDelta | None = None
     drops: Drops | None = None
     spark: SparkRewrites | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -800,10 +764,10 @@ class _Run:
         """Rewrite what pays, of all files or of some; return those that another writer has changed meanwhile."""
         refresh(self.table)
         opened = open_current(self.table)
-        state = State.of(opened, self.options)
+        state = State.of(opened.scan().with_options(self.options))
         if state is not None and self._converts(opened, state):
             opened = open_current(self.table)
-            state = State.of(opened, self.options)
+            state = State.of(opened.scan().with_options(self.options))
         if state is None:
             return frozenset()
         check_listed_once(self.report.table, state.plan)
@@ -819,19 +783,16 @@ class _Run:
         self.total_bytes = self.done_bytes + sum(f.size for files in groups for f in files)
         ready: list[_Group] = []
         rewritten = self._rewritten(groups, self._how(state, delta)) if groups else iter(())
-        try:
+        operation: Operation | None = "replace" if self.drops is None else None
+        with Replacement(self.table, operation, forgets=self.drops is not None) as replacement:
             while not self._is_late() and (made := next(rewritten, None)) is not None:
                 ready += made
+                replacement.written += [file for group in made for file in group.written]
                 if sum(group.size for group in ready) >= COMMIT_BYTES and self.drops is None:
-                    self._commit(ready, state)
+                    self._commit(replacement, ready, state)
                     ready = []
             if ready or only is None:
-                self._commit(ready, state)
-        except CommitUnknownError:
-            raise  # the files may be part of the table
-        except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
-            (self.committing or delta).discard([file for group in ready for file in group.written])
-            raise
+                self._commit(replacement, ready, state)
         return frozenset(self.lost)
 
     def _converts(self, opened: Table, state: State) -> bool:
@@ -902,7 +863,7 @@ class _Run:
             report.dead_rows_removed += sum(f.dead_rows for f in files)
             report.rows += sum(f.task.data_file.record_count - f.dead_rows for f in files)
         replaced = frozenset(f.task.data_file.path for files in groups for f in files)
-        report.delete_files_dropped = len(self._needless(state, replaced, state.sequence_number))
+        report.delete_files_dropped = len(self._needless(state, replaced, state.snapshot.sequence_number))
 
     def _needless(self, state: State, replaced: Collection[str], sequence_number: int) -> frozenset[FileName]:
         properties = self.table.metadata.properties
@@ -934,7 +895,7 @@ class _Run:
             key_ids=tuple(schema.find(name).field_id for name in settings.key if name in schema.names),
             order=settings.order,
             sort_bytes=settings.memory_limit_bytes // SORT_SHARE,
-            sequence_number=state.sequence_number,
+            sequence_number=state.snapshot.sequence_number,
         )
 
     def _on_spark(self, num_bytes: int) -> SparkRewrites | None:
@@ -972,35 +933,32 @@ class _Run:
         self.done_bytes += num_bytes
         self.progress(self.done_bytes, self.total_bytes, self.report.table)
 
-    def _commit(self, groups: Sequence[_Group], read: State) -> None:
+    def _commit(self, replacement: Replacement, groups: Sequence[_Group], read: State) -> None:
         """Replace the old files of these groups by the new ones, unless another writer has changed them."""
+        intact: list[_Group] = []
+        dropped: frozenset[FileName] = frozenset()
 
-        def attempt() -> tuple[list[_Group], int]:
-            refresh(self.table)
-            delta = self.committing = RowDelta(self.table)
-            now = State.of(open_current(self.table), self.options)
-            known = now is not None and read.snapshot_id in {s.snapshot_id for s in ancestors(self.table)}
+        def choose(_: RowDelta) -> Swap | None:
+            nonlocal intact, dropped
+            intact, dropped = [], frozenset()
+            now = State.of(open_current(self.table).scan().with_options(self.options))
+            known = read.snapshot.snapshot_id in {s.snapshot_id for s in ancestors(self.table)}
             if now is None or not known:  # rolled back, or the snapshots in between have expired
-                return [], 0
+                return None
             if now.format_version != read.format_version:  # the new files lack the ids that rows may have got meanwhile
-                return [], 0
+                return None
             intact = [g for g in groups if is_intact(g.paths, read, now, moves=g.moves)]
             replaced = frozenset(path for group in intact for path in group.paths)
-            dropped = self._needless(now, replaced, read.sequence_number)
-            if replaced or dropped:
-                delta.commit(
-                    [file for group in intact for file in group.written],
-                    {**carried_positions(self.table), **self.properties},
-                    remove=NamedFiles(frozenset((path, None) for path in replaced) | dropped),
-                    operation="replace" if self.drops is None else None,
-                    forgets=self.drops is not None,
-                )
-            return intact, len(dropped)
+            dropped = self._needless(now, replaced, read.snapshot.sequence_number)
+            if not replaced and not dropped:
+                return None
+            removed = frozenset((path, None) for path in replaced) | dropped
+            return Swap([file for group in intact for file in group.written], removed, self.properties)
 
-        intact, num_dropped = retry_conflicts(attempt)
+        committed = replacement.commit(choose)
         report = self.report
-        report.commits += bool(intact or num_dropped)
-        report.delete_files_dropped += num_dropped
+        report.commits += committed is not None
+        report.delete_files_dropped += len(dropped)
         for group in intact:
             report.files_before += len(group.files)
             report.bytes_before += group.size
@@ -1009,7 +967,4 @@ class _Run:
             report.rows += sum(f.record_count for f in group.written)
             report.dead_rows_removed += group.dead_rows
         kept = {id(group) for group in intact}
-        changed = [group for group in groups if id(group) not in kept]
-        self.lost.update(path for group in changed for path in group.paths)
-        self.committing = None
-        RowDelta(self.table).discard([file for group in changed for file in group.written])
+        self.lost.update(path for group in groups if id(group) not in kept for path in group.paths)

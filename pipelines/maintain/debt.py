@@ -17,6 +17,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
+from nevermore.pipelines.iceberg.replacement import State
 from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.compact import (
     KEY_SECONDS,
@@ -27,7 +28,6 @@ from nevermore.pipelines.maintain.compact import (
     CompactSettings,
     Costs,
     FileDebt,
-    State,
     choose_groups,
     debts_of,
     needless_deletes,
@@ -300,7 +300,7 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     memory = settings.memory_limit_bytes // 2
     options = ScanOptions.of(memory_limit_bytes=memory, record_filters=False)
     snapshots = table.metadata.snapshots  # `opened` has the current one alone
-    state = State.of(opened, options)
+    state = State.of(opened.scan().with_options(options))
     if state is None:
         return Debt(name, snapshots=len(snapshots), max_debt=entry.max_debt)
     plan, target = state.plan, settings.target_file_bytes
@@ -311,12 +311,12 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     groups = choose_groups(debts, spec, costs, settings) if can_compact else []
     chosen = [debt for group in groups for debt in group]
     paths = frozenset(debt.task.data_file.path for debt in chosen)
-    dropped = needless_deletes(plan, state.deletes, paths, state.sequence_number) if can_compact else ()
+    dropped = needless_deletes(plan, state.deletes, paths, state.snapshot.sequence_number) if can_compact else ()
     first = min((file.data_sequence_number for file in state.deletes), default=None)
     since = [s.timestamp_ms for s in snapshots if first is not None and (s.sequence_number or 0) >= first]
     return Debt(
         table=name,
-        snapshot_id=state.snapshot_id,
+        snapshot_id=state.snapshot.snapshot_id,
         snapshots=len(snapshots),
         manifests=state.num_manifests,
         data_files=len(debts),

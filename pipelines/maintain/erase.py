@@ -20,11 +20,11 @@ from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
-from nevermore.pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current, refresh
-from nevermore.pipelines.iceberg.manifests import NamedFiles, read_manifest_list
+from nevermore.pipelines.iceberg.loaded_table import check_writable, metadata_location, open_current
+from nevermore.pipelines.iceberg.manifests import read_manifest_list
 from nevermore.pipelines.iceberg.positions import (
     ERASED,
     LAST_ORDINAL,
@@ -34,6 +34,7 @@ from nevermore.pipelines.iceberg.positions import (
     newest_property,
     summary_properties,
 )
+from nevermore.pipelines.iceberg.replacement import Replacement, Swap
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, member
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.ingest.table_patterns import expanded
@@ -639,7 +640,7 @@ class _Run:
             rewrite_without(handle, settings, live, place.drops, {ERASED: "true"})
         else:
             raise CommitConflictError(f"other writers kept changing {place.name}: erase again")
-        retry_conflicts(lambda: _forget(handle, {ERASED: "true"}))
+        _forget(handle, {ERASED: "true"})
 
     def _mark_of(self, name: str) -> int | None:
         """The newest snapshot before which none may stay."""
@@ -817,23 +818,21 @@ def _forget_removed(found: OpenedTable, properties: Mapping[str, str] | None = N
     listed = [] if path is None else read_manifest_list(found.storage.read(path), path)
     if all(manifest["deleted_files_count"] == 0 for manifest in listed):
         return None
-    return retry_conflicts(lambda: _forget(found.handle, properties or {}))
+    return _forget(found.handle, properties or {})
 
 
-def _forget(handle: "CatalogTable", properties: Mapping[str, str]) -> int:
+def _forget(handle: "CatalogTable", properties: Mapping[str, str]) -> int | None:
     """Commit the same files without those that were removed, so that all older snapshots can go; a change log lacks changes."""
-    refresh(handle)
-    delta = RowDelta(handle)
-    carried = {**carried_positions(handle), **_published_from(handle)}
-    if (last := int(carried.get(LAST_ORDINAL, 0))) > 0:
-        carried |= LogBase(last, open_current(handle).scan().count()).properties
-    return delta.commit(
-        [],
-        {**carried, **properties},
-        remove=NamedFiles(frozenset()),
-        operation="replace",
-        forgets=True,
-    ).snapshot_id
+
+    def choose(_: RowDelta) -> Swap:
+        carried = _published_from(handle)
+        last = int({**carried_positions(handle), **carried}.get(LAST_ORDINAL, 0))
+        base = LogBase(last, open_current(handle).scan().count()).properties if last > 0 else {}
+        return Swap(properties={**carried, **base, **properties})
+
+    with Replacement(handle, forgets=True) as replacement:
+        committed = replacement.commit(choose)
+    return None if committed is None else committed.snapshot_id
 
 
 def _published_from(handle: "CatalogTable") -> Mapping[str, str]:

@@ -1,12 +1,12 @@
 """Replaces the old changes of a change log by a base: the last change of each key, with its ordinal and its position.
 
-With soft deletes these are the last row of a key and its delete; without a key, additions that nothing undoes and removals
-that found no row. A base is itself a change log that leads to the same rows, so readers of the log treat base and tail alike. It is written
-next to the old files, compared with them, and takes their place in one commit; the old files go when their snapshots expire.
+With soft deletes these are the last row of a key and its delete. A base is itself a change log that leads to the same rows, so
+readers of the log treat base and tail alike. It is written next to the old files, compared with them, and takes their place in
+one commit; the old files go when their snapshots expire. A log without a key has none: it would hold every row that was added.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -21,27 +21,25 @@ import pyarrow.compute as pc
 from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
-from nevermore.pipelines.changes.keys import KeySet, single_chunk
+from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.errors import CommitUnknownError, PipelineError, SourceError
+from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
-from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
-from nevermore.pipelines.iceberg.manifests import NamedFiles
+from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import (
     LOG_ORDINAL,
     ORDER_BY,
     ancestors,
-    carried_positions,
     summary_properties,
 )
+from nevermore.pipelines.iceberg.replacement import Replacement, Swap
 from nevermore.pipelines.iceberg.row_shape import without_extensions
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.mirrors.fold import squash
-from nevermore.pipelines.mirrors.multiset import steps_by_row, undone_by
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
@@ -208,11 +206,13 @@ def trim_log(
         raise SourceError(f"{name} has no change log yet; ingest first")
     mirror, quarantine = (find_table(catalog, table) for table in (name, quarantine_name(name)))
     kept_deletes = _kept_deletes(log, mirror, quarantine)
-    if config.identity == "full" and kept_deletes == ADOPTED:
-        reason = "the rows with which the mirror was adopted have no key, and only it has them (identity: full)"
+    if config.identity == "full":
+        reason = "without a key every row that was added stays, so that hardly any change could go (identity: full)"
         return Trimmed(name, log.name, reason=reason, is_dry=is_dry)
     ordinal, limit = _last_replaceable(log, mirror, keep_seconds)
     num_new = ordinal - log.base.ordinal
+    if config.soft_delete and last_truncate(log.stored, ordinal):
+        num_new, limit = 0, "the source was truncated, and the rows of that time stay (soft_delete)"
     report = Trimmed(
         name,
         log.name,
@@ -226,21 +226,16 @@ def trim_log(
     if is_dry:
         return report
     base = _Base(log, config, ordinal, kept_deletes)
-    written = base.write()
-    try:
+    with Replacement(log.stored, "overwrite") as replacement:
+        replacement.written += (written := base.write())
         base.check(check, written)
-        old = base.commit(written)
-    except CommitUnknownError:
-        raise  # the files may be part of the table
-    except BaseException:  # also Ctrl-C right after the commit, when the files are part of the table
-        (base.committing or RowDelta(log.stored)).discard(written)
-        raise
+        replacement.commit(partial(base.choose, written))
     return replace(
         report,
         base=base.num_changes,
-        files_before=len(old),
+        files_before=len(base.old),
         files_after=len(written),
-        bytes_before=sum(old.values()),
+        bytes_before=sum(base.old.values()),
         bytes_after=sum(f.file_size_bytes for f in written),
     )
 
@@ -291,7 +286,7 @@ def _kept_deletes(log: ChangeLog, mirror: "CatalogTable | None", quarantine: "Ca
 
 
 def last_states(
-    changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, from_start: bool, truncates: Rows | None = None
+    changes: pa.Table, key: Sequence[str], *, keep_deletes: bool, from_start: bool, is_soft: bool = False
 ) -> pa.Table:
     """The last change of each key; columns that it did not send are filled from earlier ones.
 
@@ -300,12 +295,8 @@ def last_states(
         key: columns that identify a row.
         keep_deletes: also the deletes of keys that have no row.
         from_start: whether the table has no rows before these changes.
-        truncates: with soft deletes, where deleted rows stay, the ordinals of all truncates in order: the last row of each
-            key, and its delete if that is later; a truncate that is later needs none.
+        is_soft: deleted rows stay: the last row of each key, and its delete if that is later.
     """
-    is_soft = truncates is not None
-    if truncates is not None:
-        changes = _with_truncates(changes, key, truncates)
     arrays = ChangeArrays(changes, key)
     count = len(arrays)
     alive, nothing = np.ones(count, np.bool_), np.zeros(count, np.bool_)
@@ -330,63 +321,15 @@ def last_states(
         whole = of_moves[arrays.old_code] | of_moves[arrays.new_code]
     kept = np.flatnonzero(is_row | is_gone | whole)
     found = with_sent(changes.take(pa.array(kept)), arrays, sources, kept, chosen=is_row[kept])
-    found = _as_deletes(found, ~(is_row | whole)[kept])
-    return found if truncates is None else found.filter(pc.invert(pc.is_in(found.column(ORDINAL), pa.array(truncates))))
-
-
-def _with_truncates(changes: pa.Table, key: Sequence[str], truncates: Rows) -> pa.Table:
-    """Changes with a delete for every row that may exist at a truncate; it has the ordinal of the truncate."""
-    if not len(truncates) or not changes.num_rows:
-        return changes
-    arrays = ChangeArrays(changes, key)
-    ordinals = np.asarray(changes.column(ORDINAL)).astype(np.int64)
-    puts = np.flatnonzero(arrays.puts)
-    period = np.searchsorted(truncates, ordinals[puts])
-    puts, period = puts[period < len(truncates)], period[period < len(truncates)]
-    _, last = np.unique((period * arrays.limit + arrays.new_code[puts])[::-1], return_index=True)
-    puts, period = puts[::-1][last], period[::-1][last]
-    if not len(puts):
-        return changes
-    members = changes.schema.field("key").type
-    columns = dict(zip(arrays.key, arrays.new_key, strict=True))
-    own = [
-        columns[f.name].take(pa.array(puts)).cast(f.type) if f.name in columns else pa.nulls(len(puts), f.type)
-        for f in members
-    ]
-    deletes = _as_deletes(changes.take(pa.array(puts)), np.ones(len(puts), np.bool_))
-    for name, column in (
-        (ORDINAL, pa.array(truncates[period])),
-        ("key", pa.StructArray.from_arrays(own, fields=list(members))),
-    ):
-        deletes = deletes.set_column(deletes.schema.get_field_index(name), changes.schema.field(name), column)
-    both = pa.concat_tables([changes, deletes])
-    return both.take(pa.array(np.argsort(np.r_[ordinals, truncates[period]], kind="stable"))).combine_chunks()
+    return _as_deletes(found, ~(is_row | whole)[kept])
 
 
 def _as_deletes(changes: pa.Table, chosen: Mask) -> pa.Table:
-    """The chosen changes as deletes of the rows that they replaced."""
-    if not chosen.any():
-        return changes
-    return _replaced(changes, chosen, {"op": "d", "before": None, "after": None, "unchanged": []})
-
-
-def _as_creates(changes: pa.Table, chosen: Mask) -> pa.Table:
-    """The chosen changes of rows without a key as inserts of their rows."""
-    if not chosen.any():
-        return changes
-    changes = _replaced(changes, chosen, {"op": "c", "before": None, "unchanged": []})
-    old, new = (single_chunk(changes.column(name)) for name in ("key", "after"))
-    given = {field.name: column for field, column in zip(new.type, new.flatten(), strict=True)}
-    own = [given[f.name].cast(f.type) if f.name in given else pa.nulls(len(new), f.type) for f in old.type]
-    keys = pc.if_else(pa.array(chosen), pa.StructArray.from_arrays(own, fields=list(old.type)), old)
-    return changes.set_column(changes.schema.get_field_index("key"), changes.schema.field("key"), keys)
-
-
-def _replaced(changes: pa.Table, chosen: Mask, values: Mapping[str, Any]) -> pa.Table:
-    """Changes with other values in the chosen ones, in the columns that they have."""
+    """The chosen changes as deletes of the rows that they replaced, in the columns that the changes have."""
     mask = pa.array(chosen)
+    values: dict[str, Any] = {"op": "d", "before": None, "after": None, "unchanged": []}
     for name, value in values.items():
-        if name in changes.column_names:
+        if chosen.any() and name in changes.column_names:
             column = changes.column(name).combine_chunks()
             changed = pc.if_else(mask, pa.scalar(value, column.type), column)
             changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), changed)
@@ -402,14 +345,8 @@ class _Base:
     ordinal: int
     deletes: str | None
     num_changes: int = 0
-    committing: RowDelta | None = None
     key: tuple[str, ...] = ()
     old: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def is_keyless(self) -> bool:
-        """Whether a row is identified by all its columns."""
-        return self.config.identity == "full"
 
     @property
     def limit_bytes(self) -> int:
@@ -418,7 +355,7 @@ class _Base:
 
     def write(self) -> list[WrittenFile]:
         """Write the base, and the later changes of the files that it replaces."""
-        table, self.key = self.log.stored, () if self.is_keyless else self.config.key or self.log.key
+        table, self.key = self.log.stored, self.config.key or self.log.key
         self.old = {
             task.data_file.path: task.data_file.file_size_bytes
             for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
@@ -456,7 +393,6 @@ class _Base:
         table, limit = self.log.stored, self.limit_bytes
         places = _last_places(table, self.ordinal)
         marks: list[pa.Table] = []
-        truncates: list[int] = []
         num_read = 0
 
         def read() -> Iterator[pa.Table]:
@@ -464,9 +400,7 @@ class _Base:
             for changes in read_changes(table, 0, self.ordinal, limit):
                 num_read += changes.num_rows
                 marks.append(_at_places(changes, places))
-                is_truncate = pc.equal(changes.column("op"), "t")
-                truncates.extend(changes.column(ORDINAL).filter(is_truncate).to_pylist())
-                yield changes.filter(pc.invert(is_truncate)) if self.config.soft_delete else changes
+                yield changes
 
         with closing(ChangeRun.of(read(), limit)) as run:
             required = self.log.num_required(0, self.ordinal)
@@ -475,10 +409,7 @@ class _Base:
                     f"{self.log.name} holds {num_read:,} of its {required:,} changes up to {self.ordinal:,}"
                 )
             marked = pa.concat_tables(marks) if marks else None
-            if self.is_keyless:
-                yield from self._lasting(run, marked, max(truncates, default=0))
-                return
-            for part in self._states(run, np.array(truncates, np.int64)):
+            for part in self._states(run):
                 if marked is not None and part.num_rows:
                     marked = marked.filter(
                         pc.invert(pc.is_in(marked.column(ORDINAL), part.column(ORDINAL).combine_chunks()))
@@ -488,12 +419,12 @@ class _Base:
             is_change = np.asarray(pc.not_equal(marked.column("op"), "t"), np.bool_)
             yield _as_deletes(marked.combine_chunks(), is_change)
 
-    def _states(self, run: ChangeRun, truncates: Rows) -> Iterator[pa.Table]:
+    def _states(self, run: ChangeRun) -> Iterator[pa.Table]:
         """The last change of each key."""
         key, limit = self.key, self.limit_bytes
         is_whole, keep_deletes = self.deletes != ADOPTED, self.deletes is not None
         if self.config.soft_delete:
-            states = partial(last_states, key=key, keep_deletes=keep_deletes, from_start=is_whole, truncates=truncates)
+            states = partial(last_states, key=key, keep_deletes=keep_deletes, from_start=is_whole, is_soft=True)
             for part in parts_by_key(run, key, limit, states):
                 yield states(part.changes)
             return
@@ -502,29 +433,6 @@ class _Base:
             first = int(at[-1]) + 1 if len(at) else 0
             from_start = is_whole or part.after_truncate or first > 0
             yield last_states(part.changes.slice(first), key, keep_deletes=keep_deletes, from_start=from_start)
-
-    def _lasting(self, run: ChangeRun, marks: pa.Table | None, truncate: int) -> Iterator[pa.Table]:
-        """The changes, or halves of updates, that no other undoes; marked ones stay with those that undo them."""
-        named = np.zeros(0, np.int64) if marks is None else np.asarray(marks.column(ORDINAL)).astype(np.int64)
-        adds: list[Rows] = []
-        removes: list[Rows] = []
-        for part in steps_by_row(run, list(self.log.row_types), self.limit_bytes):
-            partner = undone_by(part)
-            kept = partner < 0
-            kept[partner[np.isin(part.ordinals, named) & ~kept]] = True
-            kept |= np.isin(part.ordinals, named)
-            adds.append(part.ordinals[kept & (part.signs > 0)])
-            removes.append(part.ordinals[kept & (part.signs < 0)])
-        for changes in run.tables():
-            ordinals = np.asarray(changes.column(ORDINAL)).astype(np.int64)
-            added, removed = (
-                np.isin(ordinals, np.concatenate([np.zeros(0, np.int64), *side])) for side in (adds, removes)
-            )
-            chosen = added | removed | (np.isin(ordinals, named) & (ordinals <= truncate))
-            found = changes.filter(pa.array(chosen)).combine_chunks()
-            is_update = np.asarray(pc.equal(found.column("op"), "u"), np.bool_)
-            found = _as_creates(found, is_update & (added & ~removed)[chosen])
-            yield _as_deletes(found, is_update & (removed & ~added)[chosen])
 
     def _later_changes(self) -> Iterator[pa.Table]:
         """The changes after the base in files that have changes of it, too."""
@@ -571,28 +479,17 @@ class _Base:
         if wrong is not None:
             raise PipelineError(f"{log.name}: its base would lead to other rows, so nothing was replaced: {wrong}")
 
-    def commit(self, written: Sequence[WrittenFile]) -> dict[str, int]:
+    def choose(self, written: Sequence[WrittenFile], delta: RowDelta) -> Swap:
         """Put the base in the place of the old files, unless somebody else has changed these."""
-        table, name, read = self.log.stored, self.log.name, self.log.base
-
-        def attempt() -> None:
-            refresh(table)
-            delta = self.committing = RowDelta(table)
-            spec = delta.unpartitioned_spec()
-            live = {task.data_file.path for task in open_current(table).scan().plan().tasks}
-            if LogBase.of(table) != read or not live.issuperset(self.old):
-                raise PipelineError(
-                    f"{name} was rewritten by somebody else meanwhile; nothing was replaced: run it again"
-                )
-            delta.commit(
-                [replace(file, spec_id=spec.spec_id) for file in written],
-                {**carried_positions(table), **LogBase(self.ordinal, self.num_changes).properties},
-                remove=NamedFiles(frozenset((path, None) for path in self.old)),
-                operation="overwrite",
+        table = delta.table
+        spec = delta.unpartitioned_spec()
+        live = {task.data_file.path for task in open_current(table).scan().plan().tasks}
+        if LogBase.of(table) != self.log.base or not live.issuperset(self.old):
+            raise PipelineError(
+                f"{self.log.name} was rewritten by somebody else meanwhile; nothing was replaced: run it again"
             )
-
-        retry_conflicts(attempt)
-        return self.old
+        added = [replace(file, spec_id=spec.spec_id) for file in written]
+        return Swap(added, {(path, None) for path in self.old}, LogBase(self.ordinal, self.num_changes).properties)
 
 
 def _streamed(schema: pa.Schema, parts: Iterator[pa.Table]) -> pa.RecordBatchReader:

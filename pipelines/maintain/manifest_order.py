@@ -5,14 +5,13 @@ manifests of a table whose commits touch many partitions name files of all of th
 """
 
 from dataclasses import asdict, dataclass
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import Committed, RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh
-from nevermore.pipelines.iceberg.manifests import TARGET_BYTES, Arrangement
+from nevermore.pipelines.iceberg.manifests import TARGET_BYTES, Arranged
 from nevermore.pipelines.iceberg.positions import carried_positions
 from nevermore.pipelines.wording import counted
 
@@ -108,23 +107,18 @@ def arrange_manifests(
             return False
         return after is None or after <= (1 - MIN_GAIN) * before
 
-    def attempt() -> tuple[Arrangement, int | None]:
-        refresh(table)
-        delta = RowDelta(table)
-        with TemporaryFile() as file:
-            found = delta.arrangement(target, pays, max(1, memory_limit_bytes // ENTRIES_SHARE), file)
-            if is_dry or not found.replaced:
-                return found, None
-            counts = {"manifests-created": len(found.new), "manifests-replaced": len(found.replaced)}
-            properties = {key: str(count) for key, count in counts.items()}
-            return found, delta.arrange(found, {**carried_positions(table), **properties}).snapshot_id
+    limit = max(1, memory_limit_bytes // ENTRIES_SHARE)
 
-    done, snapshot_id = retry_conflicts(attempt)
+    def attempt() -> tuple[Arranged, Committed | None]:
+        refresh(table)
+        return RowDelta(table).arrange(target, pays, limit, carried_positions(table), is_dry=is_dry)
+
+    done, committed = retry_conflicts(attempt)
     return ManifestReport(
         name,
-        snapshot_id,
-        len(done.replaced),
-        len(done.new),
+        None if committed is None else committed.snapshot_id,
+        done.replaced,
+        done.new,
         done.replaced_bytes,
         done.new_bytes,
         round(done.bytes_before),

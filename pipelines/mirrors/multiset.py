@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.changes.change_log import ORDINAL
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
 from nevermore.pipelines.changes.keys import encode_keys
 from nevermore.pipelines.iceberg.row_shape import single_array
@@ -20,7 +19,7 @@ from nevermore.pipelines.jsonscan.value_kernels import require
 from nevermore.scan_core import Mask, Rows
 from nevermore.scan_core.native import kernel
 
-_SIGN, _LACKING, _ORDINAL = "\0sign", "\0lacking", "\0ordinal"
+_SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
 """Counts the live rows that equal each of these distinct rows."""
 FindLive = Callable[[pa.Table], pa.Table]
@@ -55,14 +54,12 @@ class Steps:
         signs: -1 or +1 for each.
         lacking: for each row, the columns that are missing in an old row; list<string>.
         after_truncate: whether the table is empty before these steps.
-        ordinals: the change of each, if the changes have ordinals; -1 otherwise.
     """
 
     rows: pa.Table
     signs: Rows
     lacking: pa.Array
     after_truncate: bool
-    ordinals: Rows
 
     @property
     def is_partial(self) -> Mask:
@@ -72,13 +69,7 @@ class Steps:
     def only(self, chosen: Mask) -> "Steps":
         """The chosen steps."""
         mask = pa.array(chosen)
-        return Steps(
-            self.rows.filter(mask),
-            self.signs[chosen],
-            self.lacking.filter(mask),
-            self.after_truncate,
-            self.ordinals[chosen],
-        )
+        return Steps(self.rows.filter(mask), self.signs[chosen], self.lacking.filter(mask), self.after_truncate)
 
     def affected(self) -> tuple[Mask, list[str]]:
         """The steps that may meet a removal of a row given without some columns, and the columns that all old rows have.
@@ -144,52 +135,6 @@ def recount(taken: Steps, count_live: CountLive, find_live: FindLive) -> Recount
     )
 
 
-def undone_by(taken: Steps) -> Rows:
-    """For each addition the removal that undoes it, for each removal the addition; -1 for those that last or find no row.
-
-    The table is empty before the steps. A removal undoes the newest addition of its row, so the steps that are left when
-    any such pairs are taken out lead to the same rows, miss the same removals, and undo each other as before.
-    """
-    codes = np.zeros(len(taken.signs), np.int64)
-    found = np.ones(len(taken.signs), np.bool_)
-    affected, _ = taken.affected()
-    limit = 0
-    if affected.any():
-        near = taken.only(affected)
-        distinct, _, _, row_of = _one_after_the_other(near, near.rows.slice(0, 0))
-        codes[affected], limit = row_of, distinct.num_rows
-        found[affected] = row_of >= 0
-    if not affected.all():
-        codes[~affected] = limit + encode_keys(taken.rows.filter(pa.array(~affected)).columns)[0]
-    place = np.flatnonzero(found)
-    place = place[np.argsort(codes[place], kind="stable")]
-    row, sign = codes[place], taken.signs[place]
-    level, missed = _levels(row, sign)
-    row, sign, level, place = row[~missed], sign[~missed], level[~missed], place[~missed]
-    # of the copies of a row, one is the first, one the second ...: each is added and removed in turn
-    order = np.lexsort((np.arange(len(row)), level, row))
-    row, sign, level, place = row[order], sign[order], level[order], place[order]
-    pairs = np.flatnonzero((sign[:-1] > 0) & (sign[1:] < 0) & (row[:-1] == row[1:]) & (level[:-1] == level[1:]))
-    partner = np.full(len(taken.signs), -1, np.int64)
-    partner[place[pairs]], partner[place[pairs + 1]] = place[pairs + 1], place[pairs]
-    return partner
-
-
-def _levels(rows: Rows, signs: Rows) -> tuple[Rows, Mask]:
-    """Which copy of its row each step adds or removes, counted from 1, and which removals find none; steps by row."""
-    if not len(rows):
-        return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    is_first = np.r_[True, rows[1:] != rows[:-1]]
-    group = np.cumsum(is_first) - 1
-    total = np.cumsum(signs)
-    running = total - np.r_[0, total][np.flatnonzero(is_first)][group]
-    span = np.int64(2 * len(rows) + 2)  # lowers each group below all before it, so that the minimum starts over
-    lowest = np.minimum(np.minimum.accumulate(running - group * span) + group * span, 0)
-    before = np.where(is_first, 0, np.r_[0, lowest[:-1]])
-    missed = (signs < 0) & (lowest < before)
-    return running - lowest + (signs < 0), missed
-
-
 def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
     rows, signs, truncated = taken.rows, taken.signs, taken.after_truncate
     if rows.num_rows == 0:
@@ -207,17 +152,9 @@ def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
 
 
 def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
-    """Apply steps if removals lack columns; `live` are all rows of the table that they may remove."""
-    distinct, before, after, row_of = _one_after_the_other(taken, live)
-    return _result(distinct, before, after, truncated=taken.after_truncate, num_missed=int((row_of < 0).sum()))
+    """Apply steps in order, as the row that a removal takes depends on earlier steps if it lacks columns.
 
-
-def _one_after_the_other(taken: Steps, live: pa.Table) -> tuple[pa.Table, Rows, Rows, Rows]:
-    """Apply steps in order: the row that a removal takes depends on earlier steps if it lacks columns.
-
-    Returns:
-        The distinct rows, their numbers of copies before and after, and which of them each step adds or removes, -1 for
-        removals that find none.
+    `live` are all rows of the table that they may remove.
     """
     columns = sorted(taken.rows.column_names)
     partial = taken.is_partial
@@ -237,7 +174,8 @@ def _one_after_the_other(taken: Steps, live: pa.Table) -> tuple[pa.Table, Rows, 
     before = np.bincount(row_of[len(partial) :], minlength=len(order))
     removals = _removals(known.slice(0, len(partial)), taken, distinct)
     after, taken_rows = removals.walk(taken.signs, row_of[: len(partial)], before)
-    return distinct, before, after, taken_rows
+    num_missed = int((taken_rows < 0).sum())
+    return _result(distinct, before, after, truncated=taken.after_truncate, num_missed=num_missed)
 
 
 @dataclass(slots=True)
@@ -388,13 +326,7 @@ def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
     signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
     lacking = _known(single_array(changes.column("unchanged")).filter(pa.array(removes)), columns)
     lists = pa.concat_arrays([lacking, _empty_lists(int(adds.sum()))])
-    ordinal = np.full(changes.num_rows, -1, np.int64)
-    if ORDINAL in changes.column_names:
-        ordinal = np.asarray(changes.column(ORDINAL)).astype(np.int64)
-    ordinals = pa.array(np.r_[ordinal[removes], ordinal[adds]])
-    for name, column in ((_SIGN, pa.array(signs)), (_LACKING, lists), (_ORDINAL, ordinals)):
-        both = both.append_column(name, column)
-    return both.take(pa.array(order))
+    return both.append_column(_SIGN, pa.array(signs)).append_column(_LACKING, lists).take(pa.array(order))
 
 
 def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
@@ -411,9 +343,8 @@ def _empty_lists(count: int) -> pa.ListArray:
 
 
 def _steps(signed: pa.Table, *, after_truncate: bool) -> Steps:
-    signs, ordinals = (np.asarray(signed.column(name)) for name in (_SIGN, _ORDINAL))
-    rows = signed.drop_columns([_SIGN, _LACKING, _ORDINAL])
-    return Steps(rows, signs, single_array(signed.column(_LACKING)), after_truncate, ordinals)
+    rows, signs = signed.drop_columns([_SIGN, _LACKING]), np.asarray(signed.column(_SIGN))
+    return Steps(rows, signs, single_array(signed.column(_LACKING)), after_truncate)
 
 
 def _always_there(tables: Iterator[pa.Table], columns: Sequence[str]) -> list[str]:

@@ -158,11 +158,11 @@ def between(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], time
     """Let another writer commit after files were rewritten and before they are committed."""
     original, left = module._Run._commit, [times]
 
-    def commit(self: Any, groups: Any, read: Any) -> None:
+    def commit(self: Any, *arguments: Any) -> None:
         if left[0]:
             left[0] -= 1
             meanwhile()
-        original(self, groups, read)
+        original(self, *arguments)
 
     monkeypatch.setattr(module._Run, "_commit", commit)
 

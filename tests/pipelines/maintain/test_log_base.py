@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from nevermore.checks.equality import difference_of_base
@@ -30,7 +28,6 @@ from nevermore.pipelines.maintain.orphans import orphans_of_all
 from nevermore.pipelines.maintain.replay import replay, resync
 from nevermore.pipelines.maintain.retention import expire_all
 from nevermore.pipelines.maintain.rollback import roll_back
-from nevermore.pipelines.mirrors.table_shape import ADOPTED
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in
 from tests.pipelines.maintain.test_adoption import adopted, assert_changed, changes, project_with_table
@@ -106,49 +103,25 @@ def test_values_that_only_an_adopted_row_has_are_found_under_the_key_that_it_had
 def test_last_rows_and_their_deletes_lead_to_the_same_rows_however_often_they_are_taken() -> None:
     for seed in range(5):
         draw = random.Random(seed)
-        changes = numbered(at_random(draw, draw.randrange(1, 50), truncates=0.1))
-        is_truncate = pc.equal(changes.column("op"), "t")
-        truncates = np.asarray(changes.filter(is_truncate).column("ordinal"), np.int64)
+        changes = numbered(at_random(draw, draw.randrange(1, 50), truncates=0.0))
         cut = draw.randrange(changes.num_rows + 1)
-        rest = changes.filter(pc.invert(is_truncate))
-        earlier = rest.filter(pc.less_equal(rest.column("ordinal"), cut))
-        later = rest.filter(pc.greater(rest.column("ordinal"), cut))
 
-        def taken(some: pa.Table, truncates: Any = truncates) -> pa.Table:
-            return last_states(
-                some.combine_chunks(), ["id"], keep_deletes=False, from_start=True, truncates=truncates
-            ).combine_chunks()
+        def taken(some: pa.Table) -> pa.Table:
+            found = last_states(some.combine_chunks(), ["id"], keep_deletes=False, from_start=True, is_soft=True)
+            return found.combine_chunks()
 
-        states = taken(earlier, truncates[truncates <= cut])
+        states = taken(changes.slice(0, cut))
         assert len(set(states.column("ordinal").to_pylist())) == states.num_rows
-        both = pa.concat_tables([states, later])
+        both = pa.concat_tables([states, changes.slice(cut)])
         required = fold_changes(changes, ["id"], with_deleted=True)
-        for found in (both, taken(both), taken(taken(rest))):
-            made = pa.concat_tables([found, changes.filter(is_truncate)]).sort_by("ordinal")
-            folded = fold_changes(made, ["id"], with_deleted=True)
+        for found in (both, taken(both), taken(taken(changes))):
+            folded = fold_changes(found.sort_by("ordinal"), ["id"], with_deleted=True)
             assert by_id(folded.rows) == by_id(required.rows), seed
             assert by_id(folded.deleted_rows) == by_id(required.deleted_rows), seed
 
 
-def without_key(changes: list[Change], draw: random.Random) -> list[Change]:
-    """The same changes of rows that have no key and few values; old rows need not exist, and some lack a column."""
-    result = []
-    for one in changes:
-        old, new = (
-            {"id": draw.randrange(3), "n": draw.randrange(2), "text": None, "blob": draw.choice("ab")} for _ in "on"
-        )
-        lacks = ["blob"] if one["op"] in "ud" and draw.random() < 0.1 else []
-        old |= dict.fromkeys(lacks)
-        removes = one["op"] in "ud"
-        result.append(
-            change(one["op"], old if one["op"] == "d" else new, before=old if removes else None, unchanged=lacks)
-        )
-    return result
-
-
 def pipeline_trim(pipeline: Pipeline, **options: Any) -> Trimmed:
-    key = {} if "identity" in pipeline.options else {"key": list(pipeline.key)}
-    config = TableConfig.model_validate({"source": {"path": "x"}, **key, **pipeline.options})
+    config = TableConfig.model_validate({"source": {"path": "x"}, "key": list(pipeline.key), **pipeline.options})
     return trim_log(catalog_in(pipeline.folder), "shop.t", config, difference_of_base, 1.0, **options)
 
 
@@ -170,10 +143,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "partitioned": {"partition_by": ["bucket(3, id)"]},
     "soft": {"soft_delete": True},
     "soft, spilled": {"soft_delete": True, "memory_limit_bytes": 1024**2, "commit_rows": 20},
-    "without a key": {"identity": "full"},
-    "without a key, spilled": {"identity": "full", "memory_limit_bytes": 1024**2, "commit_rows": 20},
 }
-SLOW = ("partitioned", "soft, spilled", "without a key, spilled")
+SLOW = ("partitioned", "soft, spilled")
 
 
 @pytest.mark.parametrize(
@@ -185,15 +156,13 @@ def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
 ) -> None:
     monkeypatch.setattr(log_base, "_oldest_applied", lambda _: 10**9)  # as if older snapshots had expired
     draw = random.Random(11)
-    is_keyless = "identity" in options
-    key = tuple(COLUMNS) if is_keyless else ("id",)
+    key = ("id",)
     pipeline, untrimmed = (Pipeline(tmp_path / name, COLUMNS, key=key, options=options) for name in ("a", "b"))
-    identity = () if is_keyless else key
+    some = {"truncates": 0.0} if "soft_delete" in options else {}
     text = "t" * (4_000 if "memory_limit_bytes" in options else 1)
     bases = []
     for number in range(4):
-        changes = at_random(draw, 40, text=text)
-        changes = without_key(changes, draw) if is_keyless else changes
+        changes = at_random(draw, 40, text=text, **some)
         for one in (pipeline, untrimmed):
             one.run(*changes)
         if number % 2:
@@ -202,9 +171,7 @@ def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
             bases.append(LogBase(done.ordinal, done.base or 0))
             log = ChangeLog(catalog_in(pipeline.folder), "change_log.shop_t")
             assert (log.base, log.last_ordinal) == (bases[-1], 40 * (number + 1))
-        made, required = (
-            fold_log(log_location(one), identity, with_deleted=not is_keyless) for one in (pipeline, untrimmed)
-        )
+        made, required = (fold_log(log_location(one), key, with_deleted=True) for one in (pipeline, untrimmed))
         assert in_order(made.rows) == in_order(required.rows)
         assert made.num_missed == required.num_missed
         if made.deleted_rows is not None and required.deleted_rows is not None and "soft_delete" in options:
@@ -213,7 +180,7 @@ def test_a_log_that_is_trimmed_now_and_then_leads_to_the_same_mirror(
             assert sorted(map(str, flagged)) == in_order(made.deleted_rows)
         assert sorted(map(str, pipeline.rows)) == sorted(map(str, untrimmed.rows))
     assert [base.ordinal for base in bases] == [80, 160]
-    assert max(base.num_changes for base in bases) < (120 if is_keyless else 30 if "soft_delete" in options else 20)
+    assert max(base.num_changes for base in bases) < (30 if "soft_delete" in options else 20)
     rows = sorted(map(str, pipeline.rows))
     assert sorted(map(str, rebuilt(pipeline))) == rows
 
@@ -354,12 +321,11 @@ class Crash(BaseException):
 KINDS: dict[str, dict[str, Any]] = {
     "key": {"key": ["id"]},
     "soft": {"key": ["id"], "soft_delete": True},
-    "no key": {"identity": "full"},
 }
 
 
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
-@pytest.mark.parametrize("kind", ["key", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("soft", "no key"))])
+@pytest.mark.parametrize("kind", ["key", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("soft",))])
 def test_killed_anywhere_the_log_is_whole_and_a_later_run_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, kind: str
 ) -> None:
@@ -398,10 +364,10 @@ def test_a_mirror_that_is_built_from_a_base_with_flagged_rows_is_begun_again_aft
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     project = project_of(KINDS["soft"], tmp_path)
-    project.land("4.jsonl", [event("t"), event("c", product(1, "new")), event("c", product(2)), event("d", product(2))])
-    project.run()
     expired(project)
     assert trimmed(project).error is None
+    project.land("4.jsonl", [event("t"), event("c", product(1, "new")), event("c", product(2)), event("d", product(2))])
+    project.run()
     rows = project.rows()
     assert [row["_deleted"] for row in sorted(rows, key=lambda row: row["id"])] == [True, False, True, True, True]
     open_catalog(config_of(project)).drop_table(NAME)
@@ -425,13 +391,22 @@ def test_a_mirror_that_is_built_from_a_base_with_flagged_rows_is_begun_again_aft
     passes_checks(project)
 
 
-def test_rows_of_an_adopted_table_without_a_key_are_not_in_its_log(tmp_path: Path) -> None:
-    project = project_of(KINDS["no key"], tmp_path)
-    table = project.table(NAME)
-    with table.transaction() as transaction:
-        transaction.set_properties({ADOPTED: "true"})
+@pytest.mark.parametrize(
+    ("table", "last", "reason"),
+    [
+        ({"identity": "full"}, event("c", product(9)), "every row that was added stays"),
+        ({"key": ["id"], "soft_delete": True}, event("t"), "the source was truncated"),
+    ],
+)
+def test_a_log_of_which_hardly_a_change_could_go_stays(
+    tmp_path: Path, table: dict[str, Any], last: str, reason: str
+) -> None:
+    project = project_of(table, tmp_path)
+    project.land("4.jsonl", [last])
+    project.run()
     expired(project)
-    assert "adopted" in str(trimmed(project).reason)
+    assert reason in str(trimmed(project).reason)
+    assert log_of(project).base == LogBase()
 
 
 def test_an_ingest_meanwhile_loses_nothing(project: Project) -> None:

@@ -166,10 +166,10 @@ def test_commits_that_arrive_meanwhile_stay(catalog: Any, made: Any, monkeypatch
     real = RowDelta.arrange
     late = [4_000, 5_000]
 
-    def arrange(self: RowDelta, *arguments: Any) -> Any:
+    def arrange(self: RowDelta, *arguments: Any, **options: Any) -> Any:
         if late:
             commit(catalog, late.pop())
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     monkeypatch.setattr(RowDelta, "arrange", arrange)
     report = arrange_manifests(made)

@@ -1,0 +1,134 @@
+"""Replaces files of a table by others while other writers go on: what compaction, conversion, erasure and trimming share.
+
+They choose which files leave, and write those that take their place. Each attempt to commit begins with the table as it is then,
+and is told what of that work is still right.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from nevermore.pipelines.errors import CommitUnknownError
+from nevermore.pipelines.iceberg.commit import Committed, Operation, RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.file_metrics import WrittenFile
+from nevermore.pipelines.iceberg.loaded_table import refresh, storage_of
+from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles
+from nevermore.pipelines.iceberg.positions import carried_positions
+from nevermore.scan_core import DeleteFile, FileScanTask, Scan, ScanPlan, Snapshot
+from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A snapshot: its data files with the deletes that may touch them, and all its delete files."""
+
+    snapshot: Snapshot
+    format_version: int
+    plan: ScanPlan
+    deletes: tuple[DeleteFile, ...]
+    num_manifests: int
+
+    @classmethod
+    def of(cls, scan: Scan) -> "State | None":
+        """The snapshot that a scan reads; None for an empty table."""
+        plan = scan.plan()
+        if plan.snapshot is None:
+            return None
+        manifests = snapshot_manifests(plan.snapshot, plan.context.io)
+        listed = [m for m in manifests if m.content != DATA_MANIFEST]
+        deletes = (
+            file for files in read_delete_manifests(listed, scan.table.metadata, plan.context.io) for file in files
+        )
+        return cls(plan.snapshot, scan.table.metadata.format_version, plan, tuple(deletes), len(manifests))
+
+    def tasks_of(self, paths: Collection[str]) -> dict[str, FileScanTask]:
+        """The data files with these paths that are live."""
+        tasks = self.plan.index.tasks
+        places = [i for i, path in enumerate(tasks.data_files.paths()) if path in paths]
+        return {task.data_file.path: task for task in map(tasks.__getitem__, places)}
+
+
+def name_of(file: DeleteFile) -> FileName:
+    """What distinguishes a delete file in its snapshot."""
+    return file.path, file.content_offset
+
+
+def position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
+    """The files that name dead rows of a data file by position."""
+    return task.position_deletes if task.deletion_vector is None else (*task.position_deletes, task.deletion_vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The files that a commit adds and removes, with entries for the summary of its snapshot."""
+
+    added: Sequence[WrittenFile] = ()
+    removed: Collection[FileName] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class Replacement:
+    """A context manager: of the files in `written`, those that no commit takes are removed.
+
+    Args:
+        table: table of a catalog; updated to show each commit.
+        operation: operation of the snapshots; None derives it from the files.
+        forgets: the manifests name no removed file any more.
+    """
+
+    def __init__(self, table: "Table", operation: Operation | None = "replace", *, forgets: bool = False) -> None:
+        self.table = table
+        self.written: list[WrittenFile] = []
+        self._operation = operation
+        self._forgets = forgets
+        self._delta: RowDelta | None = None
+
+    def commit(self, choose: Callable[[RowDelta], Swap | None]) -> Committed | None:
+        """Commit what `choose` finds right for the table as it is; it is asked again after a conflict. None if it finds nothing.
+
+        Raises:
+            CommitConflictError: other writers kept changing the table, or removing the files.
+            CommitUnknownError: it is unknown whether the commit happened.
+        """
+        taken: set[str] = set()
+
+        def attempt() -> Committed | None:
+            refresh(self.table)
+            self._delta = delta = RowDelta(self.table)
+            swap = choose(delta)
+            taken.clear()
+            if swap is None:
+                return None
+            taken.update(file.path for file in swap.added)
+            return delta.commit(
+                swap.added,
+                {**carried_positions(self.table), **swap.properties},
+                remove=NamedFiles(frozenset(swap.removed)),
+                operation=self._operation,
+                forgets=self._forgets,
+            )
+
+        committed = retry_conflicts(attempt)
+        self._delta = None  # once the commit is known to have happened, it keeps no other file
+        self.drop(taken)
+        return committed
+
+    def drop(self, taken: Collection[str] = ()) -> None:
+        """Remove the written files, but for those that a commit has taken."""
+        left = {file.path for file in self.written} - {*taken}
+        self.written.clear()
+        storage_of(self.table).remove(left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the files after an error that leaves open whether they are part of the table, as after Ctrl-C right after the commit."""
+        if error is not None and not isinstance(error, CommitUnknownError):
+            (self._delta or RowDelta(self.table)).discard(self.written)
