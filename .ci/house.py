@@ -45,6 +45,7 @@ SINGLE_IMPORTERS = {
     "nevermore.pipelines.ingest.decode_ahead": _LARGE,
     "nevermore.pipelines.ingest.spark_run": _LAZY,
     "nevermore.pipelines.maintain.text_search": _LARGE,
+    "nevermore.pipelines.mirrors.multiset": _LARGE,
     "nevermore.pipelines.publish.refresh_plan": _LARGE,
     "nevermore.pipelines.sources.postgres.load": _LARGE,
     "nevermore.scan_core.expr.rules": _LARGE,

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nevermore import scan_core
 from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
 from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.storage import Storage
@@ -101,7 +102,7 @@ def build(name: str, rows: int = ROWS) -> Any:
     return catalog.load_table(("bench", name))
 
 
-class MetadataCopy:
+class MetadataCopy(CatalogTarget):
     """A built table under metadata of its own, so that indexes of one benchmark do not change the table of the others."""
 
     def __init__(self, name: str) -> None:

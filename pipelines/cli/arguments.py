@@ -164,17 +164,22 @@ def open_named_table(
         ) from error
 
 
-def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
-    """Open a table for a command that changes it: a PyIceberg table, or the path of a table without a catalog.
+def open_for_change(name: str, config: Path | None) -> "CatalogTable":
+    """Open a table for a command that changes it.
 
     Raises:
-        ConfigError: the config does not exist.
+        ConfigError: the config does not exist, or the name is a path.
         PipelineError: there is no catalog, or it does not agree with the warehouse.
         ScanError: there is no such table.
     """
     from nevermore.pipelines.iceberg.checked_catalog import open_existing
 
-    return name if not is_identifier(name) else _whole_table(name, config, open_existing)
+    if not is_identifier(name):
+        raise ConfigError(
+            f"{name} is a path, and only a catalog can make a commit: name the table as `namespace.table`, with the "
+            f"config of its catalog ({DEFAULT_CONFIG} or --config), or as `catalog.namespace.table`"
+        )
+    return _whole_table(name, config, open_existing)
 
 
 def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:

@@ -109,10 +109,6 @@ def compact(
     done = []
     for name in tables:
         table = open_for_change(name, config)
-        if isinstance(table, str):
-            raise ConfigError(
-                f"{name} is a path: name the table as in its catalog, because a rewrite is committed there"
-            )
         if manifests:
             arranged = arrange_manifests(
                 table,
@@ -221,11 +217,6 @@ def convert(
     from nevermore.pipelines.iceberg.conversion import convert as convert_deletes
 
     opened = open_for_change(table, config)
-    if isinstance(opened, str):
-        raise ConfigError(
-            f"{table} is a path, and only a catalog can make a commit: name the table as `namespace.table`, with the "
-            f"config of its catalog ({DEFAULT_CONFIG} or --config), or as `catalog.namespace.table`"
-        )
     if upgrade and opened.format_version < 3:
         upgrade_table(opened, 3)
     report = convert_deletes(opened)

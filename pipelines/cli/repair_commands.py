@@ -97,10 +97,10 @@ def index(
     Example: `nevermore index shop.orders --columns status,country`
     """
     from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
-    from nevermore.pipelines.iceberg.bitmap_indexes import build_indexes, statistics_target
+    from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
     from nevermore.pipelines.iceberg.index_upkeep import observed_columns
 
-    target = statistics_target(open_for_change(table, config))
+    target = CatalogTarget(open_for_change(table, config))
     names = None if columns is None else split_names(columns)
     if names is None:
         kept = configured_index(table, config)

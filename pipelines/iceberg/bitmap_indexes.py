@@ -4,17 +4,14 @@ A statistics file has one blob for each data file and column. Existing blobs are
 are copied where their file is small or replaced.
 """
 
-import os
-import re
 import struct
 import uuid
 from array import array as typed_array
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +24,7 @@ from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, ConfigError, SourceError
 from nevermore.pipelines.iceberg.commit import MAIN, commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
-from nevermore.pipelines.iceberg.metadata_swap import Update, changed_metadata, next_version
+from nevermore.pipelines.iceberg.metadata_swap import Update
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import (
     DataFile,
@@ -67,45 +64,14 @@ from nevermore.scan_core.bitmaps import (
     read_footer,
     statistics_paths,
 )
-from nevermore.scan_core.io import FileIOConfig, exists, parse_location, read_bytes
+from nevermore.scan_core.io import FileIOConfig, exists, read_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
 
-_VERSIONED = re.compile(r"v(\d+)\.metadata\.json")
-_HINT = "version-hint.text"
-
-
-class StatisticsTarget(Protocol):
-    """A table whose statistics entries can be changed."""
-
-    storage: Storage
-
-    @property
-    def folder(self) -> str:
-        """The folder for metadata files, including statistics files."""
-        ...
-
-    def load(self) -> Table:
-        """The table as it is now."""
-        ...
-
-    def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
-        """Make `entry` the statistics entry of its snapshot, replacing that of `base`, and drop entries for these files.
-
-        Raises:
-            CommitConflictError: the table has changed since `base`.
-        """
-        ...
-
-
-def statistics_target(table: "CatalogTable | str") -> StatisticsTarget:
-    """The target for a PyIceberg table, or for the location of a table without catalog."""
-    return PathTarget(table) if isinstance(table, str) else CatalogTarget(table)
-
 
 class CatalogTarget:
-    """A table of a catalog."""
+    """A table of a catalog, whose statistics entries can be changed."""
 
     def __init__(self, table: "CatalogTable") -> None:
         self._table = table
@@ -122,69 +88,26 @@ class CatalogTarget:
         return scan_core.open_table(self._table)
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
-        """Ask the catalog. No requirement of the specification covers statistics, so they are compared first."""
+        """Make `entry` the statistics entry of its snapshot, replacing that of `base`, and drop entries for these files.
+
+        No requirement of the specification covers statistics, so they are compared first.
+
+        Raises:
+            CommitConflictError: the table has changed since `base`.
+        """
         if self.load().metadata.statistics != base.metadata.statistics:
             raise CommitConflictError(f"another writer changed the statistics of {'.'.join(self._table.name())}")
         try:
             required = {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": base.metadata.current_snapshot_id}
-            commit(self._table, [required], _new_statistics(base, entry, superseded))
+            commit(self._table, [required], new_statistics(base, entry, superseded))
         except CommitConflictError:
             now = entry_of(self.load(), entry["snapshot-id"])
             if now is None or now["statistics-path"] != entry["statistics-path"]:
                 raise  # otherwise a proxy repeated a request that had succeeded
 
 
-class PathTarget:
-    """A table without catalog: creating the next `vN.metadata.json` is the commit, as in the Hadoop catalog."""
-
-    def __init__(self, location: str) -> None:
-        self._location = location
-        self.storage = Storage()
-
-    @property
-    def folder(self) -> str:
-        """The folder of the newest metadata file."""
-        return self.load().metadata_path.rpartition("/")[0]
-
-    def load(self) -> Table:
-        """The newest metadata in the folder.
-
-        Raises:
-            SourceError: a catalog decides which metadata file is the table's, or it is on an object store.
-        """
-        table = scan_core.open_table(self._location)
-        path = table.metadata_path
-        if not parse_location(path).is_local:
-            raise SourceError(f"{path}: tables on object stores are changed through their catalog: use its name there")
-        if not _VERSIONED.fullmatch(path.rpartition("/")[2]):
-            raise SourceError(
-                f"{path} is the metadata of a table in a catalog, which decides what is current: name the table as "
-                "`namespace.table` with --config, or as `catalog.namespace.table`"
-            )
-        return table
-
-    def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
-        """Create the next version of the metadata, which fails if another writer has created it."""
-        base_path = Path(parse_location(base.metadata_path).path)
-        version = next_version(base.metadata_path)
-        # Other writers must find that this version exists, so it has the name that they give it.
-        updates = _new_statistics(base, entry, superseded)
-        name, content = changed_metadata(base.metadata_path, updates, self.storage, f"v{version}")
-        path = base_path.with_name(name)
-        scratch = base_path.with_name(f"{uuid.uuid4()}.tmp")
-        scratch.write_bytes(content)
-        try:
-            os.link(scratch, path)
-        except FileExistsError as error:
-            raise CommitConflictError(f"another writer created {path}") from error
-        finally:
-            scratch.unlink()
-        hint = base_path.with_name(_HINT)
-        scratch.write_text(str(version))
-        scratch.replace(hint)
-
-
-def _new_statistics(base: Table, entry: Mapping[str, Any], superseded: Collection[str]) -> list[Update]:
+def new_statistics(base: Table, entry: Mapping[str, Any], superseded: Collection[str]) -> list[Update]:
+    """The updates that replace the statistics entry of a snapshot, and drop entries for some files."""
     others = (s for s in base.metadata.statistics if s["snapshot-id"] != entry["snapshot-id"])
     dropped = [other["snapshot-id"] for other in others if other.get("statistics-path") in superseded]
     updates: list[Update] = [{"action": "remove-statistics", "snapshot-id": number} for number in dropped]
@@ -606,7 +529,7 @@ class IndexReport:
 
 
 def build_indexes(
-    target: StatisticsTarget,
+    target: CatalogTarget,
     columns: Sequence[str],
     *,
     snapshot_id: int | None = None,
@@ -645,7 +568,7 @@ class _Run:
 
     def __init__(
         self,
-        target: StatisticsTarget,
+        target: CatalogTarget,
         columns: Sequence[str],
         snapshot_id: int | None,
         max_values: int,

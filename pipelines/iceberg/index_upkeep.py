@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nevermore.pipelines.config.tables import IndexConfig, TableConfig
 from nevermore.pipelines.errors import ConfigError, PipelineError
-from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, StatisticsTarget, build_indexes, indexed_fields
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes, indexed_fields
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_filters
@@ -75,7 +75,7 @@ class IndexUpdate:
         self.warnings = (*self.warnings, *(w for w in later.warnings if w not in self.warnings))
 
 
-def keep_indexes(target: StatisticsTarget, config: IndexConfig, options: ScanOptions | None = None) -> IndexUpdate:
+def keep_indexes(target: CatalogTarget, config: IndexConfig, options: ScanOptions | None = None) -> IndexUpdate:
     """Update the indexes of a table if enough was committed since the last update.
 
     Args:
@@ -112,7 +112,7 @@ def keep_mirror_indexes(table: "CatalogTable", config: TableConfig) -> IndexUpda
 
 
 def _update(
-    target: StatisticsTarget, table: Table, config: IndexConfig, options: ScanOptions, update: IndexUpdate
+    target: CatalogTarget, table: Table, config: IndexConfig, options: ScanOptions, update: IndexUpdate
 ) -> None:
     columns = []
     if config.bitmap == "auto":

@@ -202,11 +202,6 @@ def _refs(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return refs
 
 
-def changed_metadata(base: str, updates: Sequence[Update], storage: Storage, stem: str) -> tuple[str, bytes]:
-    """Name and content of the metadata file that follows another one; `stem` is its name without a suffix."""
-    return metadata_file(stem, _changed(_document(base, storage), updates, base))
-
-
 def metadata_file(stem: str, document: _Document) -> tuple[str, bytes]:
     """Name and content of a metadata file, compressed if the properties of its table say so."""
     codec = (document.rest.get("properties") or {}).get(COMPRESSION, "none")

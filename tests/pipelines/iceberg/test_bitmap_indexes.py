@@ -10,7 +10,7 @@ import pytest
 
 from nevermore import scan_core
 from nevermore.pipelines.errors import CommitConflictError, ConfigError, SourceError
-from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
+from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, PuffinWriter, build_indexes
 from nevermore.pipelines.iceberg.commit import RowDelta, commit, everything
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import write_rows
@@ -19,7 +19,7 @@ from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.schema import arrow_type, parse_type
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
-from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
+from tests.support.bitmap_indexes import PathTarget, bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -227,27 +227,6 @@ def test_conflicting_writer_is_merged_with_at_the_next_attempt(
     assert (report.built, report.kept) == (0, 2)
     assert not Path(interfered[0].removeprefix("file://")).exists()
     assert count(reloaded(catalog), "city = 'a' and id = 1") == (1, 2)
-
-
-def test_table_without_catalog_is_claimed_by_the_next_version(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
-    table.commit(table.data({"id": [1]}))
-    target = PathTarget(str(tmp_path / "t"))
-    base = target.load()
-    entry = {"snapshot-id": 1001, "statistics-path": "x", "blob-metadata": []}
-    target.set_statistics(base, entry)
-    with pytest.raises(CommitConflictError, match="another writer created"):
-        target.set_statistics(base, entry)
-    document = json.loads(Path(target.load().metadata_path).read_text())
-    assert document["statistics"] == [entry]
-    assert document["metadata-log"][-1]["metadata-file"] == base.metadata_path
-    assert not list((tmp_path / "t" / "metadata").glob("*.tmp"))
-
-
-def test_metadata_of_a_catalog_table_is_not_changed_behind_its_back(catalog: Any, table: Any) -> None:
-    append(table, [1], ["a"])
-    with pytest.raises(SourceError, match="name the table as `namespace"):
-        build_indexes(PathTarget(table.metadata_location.removeprefix("file://")), ["city"])
 
 
 @pytest.mark.parametrize(
