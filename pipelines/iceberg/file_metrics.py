@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nevermore.pipelines.iceberg.row_shape import member
 from nevermore.scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 BOUND_LENGTH = 16
@@ -251,23 +250,21 @@ def nan_counts(table: pa.Table, schema: Schema) -> dict[int, int]:
     """NaN values by field id of the float columns of `table`, whose columns are those of `schema` by name."""
     import pyarrow.compute as pc
 
-    counts: dict[int, int] = {}
-    for leaf, array in _float_leaves(
-        schema.fields, lambda name: table.column(name) if name in table.column_names else None
-    ):
-        counts[leaf.field_id] = pc.sum(pc.is_nan(array)).as_py() or 0
-    return counts
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    return {i: pc.sum(pc.is_nan(array)).as_py() or 0 for i, array in _float_leaves(schema.fields, columns)}
 
 
-def _float_leaves(fields: tuple[NestedField, ...], column_of: Any) -> Iterator[tuple[NestedField, Any]]:
+def _float_leaves(fields: tuple[NestedField, ...], columns: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
     for leaf in fields:
-        array = column_of(leaf.name)
+        array = columns.get(leaf.name)
         match leaf.type:
             case _ if array is None:
                 continue
             case PrimitiveType("float" | "double"):
-                yield leaf, array
+                yield leaf.field_id, array
             case StructType(members):
-                yield from _float_leaves(members, lambda name, parent=array: member(parent, name))
+                # all members at once: to take one out of many is linear in their number
+                flat = zip((f.name for f in array.type), array.flatten(), strict=True)
+                yield from _float_leaves(members, dict(flat))
             case ListType() | MapType() | PrimitiveType():
                 continue

@@ -2,6 +2,7 @@ import io
 import math
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,6 +107,24 @@ def test_columns_inside_lists_have_no_metrics() -> None:
     metrics = parquet_metrics(pq.read_metadata(io.BytesIO(sink.getvalue())), schema)
     assert metrics.value_counts == {4: 2}
     assert metrics.null_value_counts == {4: 1}
+
+
+def test_nan_values_are_counted_in_structs_of_many_members_without_a_call_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = [{"id": 10 + i, "name": f".c{i}", "type": "double" if i % 500 == 0 else "int"} for i in range(1_000)]
+    schema = Schema(
+        0,
+        (
+            NestedField(1, "s", parse_type({"type": "struct", "fields": members})),
+            NestedField(2, "f", parse_type("float")),
+        ),
+    )
+    row = {f".c{i}": float("nan") if i == 500 else 1 for i in range(1_000)}
+    table = conform(pa.table({"s": [row, None], "f": pa.array([float("nan")] * 2, pa.float32())}), schema)
+    monkeypatch.setattr(pc, "struct_field", None)  # it looks at all members of a struct for each
+    assert nan_counts(table, schema) == {10: 0, 510: 1, 2: 2}
+    assert nan_counts(table.slice(0, 0), schema) == {10: 0, 510: 0, 2: 0}
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,15 @@ def test_scanning_ends_when_there_are_enough_names() -> None:
     assert scan_objects(documents, enough=30).names == tuple(f"n{n}" for n in range(30))
 
 
+def test_what_a_kernel_was_given_stays_as_names_are_learned() -> None:
+    names = members.MemberNames(["a", "bc"], 10)
+    joined, offsets, slots = names.tables()
+    names.learn(b"def")
+    assert (joined.tobytes().rstrip(b"\0"), offsets.tolist(), slots.tolist()) == (b"abc", [0, 1, 3], [0, 1])
+    joined, offsets, slots = names.tables()
+    assert (joined.tobytes().rstrip(b"\0"), offsets.tolist(), slots.tolist()) == (b"abcdef", [0, 1, 3, 6], [0, 1, 2])
+
+
 def test_too_many_names_reject_the_events_that_bring_more(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [b'{"n%d":1}' % n for n in range(53)]
     monkeypatch.setattr(members, "MAX_COLUMNS", 50)
