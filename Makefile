@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java databases browser demo ui test test-all test-pythons lint format interop docs sbom spark-versions fuzz soak peers bench bench-check clean
+.PHONY: help venv java databases browser demo ui test test-all test-pythons lint format interop docs sbom dist spark-versions fuzz soak peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,6 +116,9 @@ sbom: $(READY) ## Write build/sbom.json, the packages of the environment as Cycl
 	@mkdir -p build
 	@$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	@echo "build/sbom.json"
+
+dist: $(READY) ## Build wheel and sdist into dist/, install both in new environments and read a table there
+	@VENV=$(VENV) .ci/dist
 
 clean: ## Remove the environment and everything made by the commands above
 	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR) build dist
