@@ -61,8 +61,6 @@ class PostgresSource(Section):
         publication: name of the publication, which decides which tables, columns, rows and operations are sent.
         chunk_bytes: size of the rows of a table that a load reads and commits at once, as an estimate: what an interruption costs.
         max_held_bytes: size of the log that the server may keep for the slot: beyond it `ingest`, `status` and the check `slot_holds_little_log` warn.
-        streaming: whether the server sends large transactions while they are in progress. They are kept on local disk until they are
-            committed, beyond a share of `memory_limit_bytes`; otherwise the server keeps them, and sends them afterwards.
     """
 
     type: Literal["postgres"]
@@ -71,7 +69,6 @@ class PostgresSource(Section):
     publication: str = DEFAULT_SLOT
     chunk_bytes: Bytes = DEFAULT_CHUNK_BYTES
     max_held_bytes: Bytes = DEFAULT_HELD_BYTES
-    streaming: bool = True
 
     @field_validator("slot")
     @classmethod

@@ -4,12 +4,10 @@ import logging
 import select
 import struct
 import time
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +38,6 @@ from nevermore.pipelines.sources.postgres.server import (
     quoted,
     reported,
 )
-from nevermore.scan_core.io import spill_folder, user_folder
 
 HEARTBEAT_BYTES = 16 * 1024**2
 """A table without changes records the position once so much log was written since: the server keeps the log until then."""
@@ -49,17 +46,12 @@ SILENCE_SECONDS = 30.0
 """After so long without a message, the server is asked whether it still sends."""
 CONFIRM_SECONDS = 60.0
 """How often the server learns which log it may forget, if it keeps less than HEARTBEAT_BYTES."""
-MAX_UNTOLD_BYTES = 64 * HEARTBEAT_BYTES
-"""Log after which it learns it although it must send open transactions once more then; it keeps the log of these anyway."""
-MESSAGE_BYTES = 96
-"""Memory that a message takes beside its bytes."""
 NEVER_SECONDS = 10_000_000
 """The driver must not acknowledge by itself what it takes for idle: the slot would be ahead of the change logs."""
 MAX_MESSAGES = 500_000
 MAX_PEEKED = 1000
 """Changes that are counted to see whether something new came."""
-_BEGIN, _COMMIT, _RELATION, _TRUNCATE, _ORIGIN = (ord(letter) for letter in "BCRTO")
-_BLOCK, _BLOCK_END, _OPEN_COMMIT, _OPEN_ABORT = (ord(letter) for letter in "SEcA")
+_BEGIN, _COMMIT, _RELATION, _TRUNCATE = (ord(letter) for letter in "BCRT")
 _NO_CHANGES = frozenset(ord(letter) for letter in "YOM")
 """Descriptions of types, origins of transactions, messages of applications."""
 _CHANGES = frozenset(ord(letter) for letter in "IUDT")
@@ -160,154 +152,6 @@ class PostgresBatch:
         return Rejected(rejected.table.filter(pa.array(is_new)))
 
 
-class _Messages:
-    """Messages of a transaction that is open, with the (sub)transaction of each; the older ones in a file on local disk."""
-
-    _FILE = pa.schema([("part", pa.int64()), ("message", pa.binary())])
-
-    def __init__(self) -> None:
-        self.undone: set[int] = set()
-        self.held_bytes = 0
-        self._held: list[tuple[int, bytes]] = []
-        self._folder, self._name = spill_folder(), f"{uuid.uuid4().hex}.arrow"
-        self._sink: BinaryIO | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
-
-    def add(self, part: int, message: bytes) -> None:
-        """Take a message."""
-        self._held.append((part, message))
-        self.held_bytes += len(message) + MESSAGE_BYTES
-
-    def spill(self) -> None:
-        """Write what is in memory to the file.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        if not self._held:
-            return
-        if self._writer is None:
-            self._sink = self._folder.create(self._name)
-            self._writer = pa.ipc.new_stream(self._sink, self._FILE)
-        parts, messages = zip(*self._held, strict=True)
-        self._writer.write_table(pa.table([parts, pa.array(messages, pa.binary())], schema=self._FILE))
-        self._held, self.held_bytes = [], 0
-
-    def kept(self) -> Iterator[bytes]:
-        """All messages, in order, without those of subtransactions that were rolled back.
-
-        Raises:
-            OSError: the disk is full.
-        """
-        if self._writer is not None and self._sink is not None:
-            self.spill()
-            self._writer.close()
-            self._sink.close()
-            with self._folder.read(self._name) as file, pa.ipc.open_stream(file) as reader:
-                for batch in reader:
-                    yield from self._without_undone(zip(*(c.to_pylist() for c in batch.columns), strict=True))
-        yield from self._without_undone(self._held)
-
-    def _without_undone(self, messages: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        return (message for part, message in messages if part not in self.undone)
-
-    def close(self) -> None:
-        """Remove the file."""
-        if self._sink is not None:
-            with suppress(OSError):  # a full disk cannot take the rest of it
-                self._sink.close()
-            self._folder.remove(self._name)
-            self._sink = None
-
-
-class OpenTransactions:
-    """What the server sends of large transactions before it is known whether they are committed (protocol 2).
-
-    It stays in memory up to a limit for all transactions together, and goes to local disk beyond it. A transaction that is
-    committed becomes the messages that a small one has. Of what is rolled back, nothing stays, descriptions of tables included:
-    the server sends them again.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[int, _Messages] = {}
-        self._receives: _Messages | None = None
-        self._held_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def committed(self, payload: bytes, limit_bytes: int) -> Iterator[bytes]:
-        """Take a message; return those of transactions that are committed now, as in protocol 1.
-
-        Raises:
-            SourceError: the disk is full.
-        """
-        kind = payload[0]
-        if self._receives is not None:
-            if kind == _BLOCK_END:
-                self._receives = None
-            elif kind != _ORIGIN:  # the only one that does not name its transaction
-                self._receives.add(_number(payload, 1), payload[:1] + payload[5:])
-                self._held_bytes += len(payload) + MESSAGE_BYTES
-                if self._held_bytes > limit_bytes:
-                    self._spill()
-        elif kind == _BLOCK:
-            self._receives = self._open.setdefault(_number(payload, 1), _Messages())
-        elif kind == _OPEN_ABORT:
-            transaction, part = _number(payload, 1), _number(payload, 5)
-            if transaction == part:
-                self._removed(transaction).close()
-            elif transaction in self._open:
-                self._open[transaction].undone.add(part)
-        elif kind == _OPEN_COMMIT:
-            yield from self._commit(_number(payload, 1), payload[5:])
-        else:
-            yield payload
-
-    def _commit(self, transaction: int, commit: bytes) -> Iterator[bytes]:
-        """`commit` has flags, position, position after it, and time, as the commit of protocol 1."""
-        yield b"B" + commit[1:9] + commit[17:25] + transaction.to_bytes(4, "big")
-        messages = self._removed(transaction)
-        try:
-            with _spilling():
-                yield from messages.kept()
-        finally:
-            messages.close()
-        yield b"C" + commit
-
-    def _removed(self, transaction: int) -> _Messages:
-        messages = self._open.pop(transaction, None) or _Messages()
-        self._held_bytes -= messages.held_bytes
-        return messages
-
-    def _spill(self) -> None:
-        with _spilling():
-            for transaction in self._open.values():
-                transaction.spill()
-        self._held_bytes = 0
-
-    def close(self) -> None:
-        """Forget all of them."""
-        for transaction in self._open.values():
-            transaction.close()
-        self._open, self._receives, self._held_bytes = {}, None, 0
-
-
-def _number(payload: bytes, at: int) -> int:
-    return int.from_bytes(payload[at : at + 4], "big")
-
-
-@contextmanager
-def _spilling() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(
-            f"a transaction that is open does not fit into memory, and cannot be spilled to {user_folder('spill').path}: {error}; "
-            "free space there, set TMPDIR to another folder, or set streaming: false, so that the server keeps it"
-        ) from error
-
-
 @dataclass
 class _Pending:
     """Messages that were received and not yet returned as a batch."""
@@ -361,7 +205,6 @@ class PostgresReader:
         self._safe = 0
         self._reached = 0
         self._confirmed_at = time.monotonic()
-        self._open_transactions = OpenTransactions()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -507,7 +350,7 @@ class PostgresReader:
             self._open(start)
         pending = _Pending(done=self._reached or start)
         place = _Place()
-        for payload in self._messages(target, pending, limit_bytes):
+        for payload in self._messages(target, pending):
             pending.add(payload)
             if pending.size < limit_bytes and len(pending.payloads) < MAX_MESSAGES:
                 continue
@@ -533,9 +376,8 @@ class PostgresReader:
         """See `LiveSource`. The server learns it at the end, or when it keeps much log: the stream must be closed for that."""
         oldest = min((PostgresPosition.from_json(text).lsn for text in positions), default=0)
         self._safe = oldest
-        is_much = self._safe - self._start >= (MAX_UNTOLD_BYTES if self._open_transactions else HEARTBEAT_BYTES)
-        is_late = time.monotonic() - self._confirmed_at >= CONFIRM_SECONDS and not self._open_transactions
-        if is_much or (self._safe > self._start and is_late):
+        is_late = time.monotonic() - self._confirmed_at >= CONFIRM_SECONDS
+        if self._safe - self._start >= (1 if is_late else HEARTBEAT_BYTES):
             self._tell()
 
     def _tell(self) -> None:
@@ -570,7 +412,6 @@ class PostgresReader:
         if self._stream is not None:
             self._stream.connection.close()
             self._stream = None
-        self._open_transactions.close()
         self._reached = 0
         self._versions, self._current = [], {}
 
@@ -586,14 +427,13 @@ class PostgresReader:
         connection = connect(self.source, replication=True)
         cursor = connection.cursor()
         name = in_quotes(self.source.publication)
-        protocol = {"proto_version": "2", "streaming": "on"} if self.source.streaming else {"proto_version": "1"}
         try:
             with reported(f"cannot read from slot {self.source.slot}"):
                 cursor.start_replication(
                     slot_name=self.source.slot,
                     decode=False,
                     start_lsn=start,
-                    options={"publication_names": name, **protocol},
+                    options={"publication_names": name, "proto_version": "1"},
                     status_interval=NEVER_SECONDS,
                 )
             self._checked(self._server.slot(), start)  # nobody can replace it now, but could during a long load
@@ -602,11 +442,8 @@ class PostgresReader:
             raise
         self._stream, self._versions, self._current, self._reached = cursor, [], {}, 0
 
-    def _messages(self, target: int, pending: _Pending, limit_bytes: int) -> Iterator[bytes]:
-        """Messages until all transactions that were committed before `target` are complete.
-
-        Those of transactions that are open stay in memory up to `limit_bytes`.
-        """
+    def _messages(self, target: int, pending: _Pending) -> Iterator[bytes]:
+        """Messages until all transactions that were committed before `target` are complete."""
         stream = self._stream
         heard = time.monotonic()
         with reported(f"the connection to slot {self.source.slot} broke; the next run continues where the tables are"):
@@ -614,10 +451,8 @@ class PostgresReader:
                 message = stream.read_message()
                 if message is not None:
                     heard = time.monotonic()
-                    for payload in self._open_transactions.committed(message.payload, limit_bytes):
-                        yield from self._prepared(payload)
-                    # What is sent of an open transaction comes after all that was committed before it.
-                    if pending.begun_at is None and max(pending.done, message.data_start) >= target:
+                    yield from self._prepared(message.payload)
+                    if pending.begun_at is None and pending.done >= target:
                         return
                     continue
                 if pending.begun_at is None and stream.wal_end >= target:

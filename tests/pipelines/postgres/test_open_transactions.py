@@ -1,21 +1,17 @@
-"""Transactions that the server sends while they are in progress: committed, rolled back, in parts, beside others, and killed."""
+"""Large transactions that are open for some rounds: committed, rolled back, in parts, beside others, and killed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.feeds import Readers
-from nevermore.pipelines.sources.postgres.reader import OpenTransactions
 
 
-@pytest.fixture(
-    params=[pytest.param(True, id="streaming"), pytest.param(False, id="after the commit", marks=pytest.mark.slow)]
-)
-def busy(request: pytest.FixtureRequest, shop: Any) -> Any:
-    """A server that sends what is more than 64 kB of a transaction, and a mirror that keeps little in memory."""
+@pytest.fixture
+def busy(shop: Any) -> Any:
+    """A server that keeps 64 kB of a transaction in memory, and its tables."""
     shop.sql(
         f"ALTER DATABASE {shop.database} SET logical_decoding_work_mem = '64kB'",
         "CREATE TABLE items (id int PRIMARY KEY, name text)",
@@ -23,7 +19,6 @@ def busy(request: pytest.FixtureRequest, shop: Any) -> Any:
         "CREATE PUBLICATION pub FOR ALL TABLES",
         "INSERT INTO items SELECT i, 'first' FROM generate_series(1, 100) i",
     )
-    shop.source = {"streaming": request.param}
     return shop
 
 
@@ -66,8 +61,6 @@ def test_it_appears_with_its_commit_beside_small_ones(busy: Any, second: Any) ->
     readers.close()
     same(busy, config)
     assert len(busy.rows(config, "items")) == 100 + 5000 + 9000
-    sent = busy.sql(f"SELECT stream_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = '{busy.slot}'")
-    assert sent == [(busy.source["streaming"],)]
 
 
 @pytest.mark.slow
@@ -206,42 +199,3 @@ def test_a_kill_between_the_commits_of_its_tables(busy: Any, at: int) -> None:
     same(busy, config)
     busy.ingest(config)
     same(busy, config)
-
-
-def blocks(transaction: int, parts: dict[int, int]) -> Iterator[bytes]:
-    """Messages of a transaction: so many of each part."""
-    yield b"S" + transaction.to_bytes(4, "big") + b"\1"
-    for part, count in parts.items():
-        for number in range(count):
-            yield b"I" + part.to_bytes(4, "big") + number.to_bytes(4, "big")
-    yield b"E"
-
-
-def test_memory_is_bounded_and_files_go_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    opened = OpenTransactions()
-
-    def files() -> list[Path]:
-        return list(tmp_path.rglob("*.arrow"))
-
-    def send(messages: Iterator[bytes]) -> list[bytes]:
-        return [out for message in messages for out in opened.committed(message, 10_000)]
-
-    assert send(blocks(7, {7: 500, 8: 300})) == []
-    assert send(blocks(9, {9: 10})) == []
-    assert send(blocks(7, {7: 5})) == []
-    assert len(opened) == 2
-    assert files()
-    assert send(iter([b"A" + (7).to_bytes(4, "big") + (8).to_bytes(4, "big")])) == []
-    end = b"\0" + bytes(range(24))
-    out = send(iter([b"c" + (7).to_bytes(4, "big") + end]))
-    assert out[0] == b"B" + end[1:9] + end[17:25] + (7).to_bytes(4, "big")
-    assert out[-1] == b"C" + end
-    assert out[1:-1] == [b"I" + n.to_bytes(4, "big") for n in [*range(500), *range(5)]]
-    assert len(opened) == 1
-    send(iter([b"A" + (9).to_bytes(4, "big") * 2]))
-    assert len(opened) == 0
-    assert files() == []
-    send(blocks(11, {11: 500}))
-    opened.close()
-    assert files() == []
