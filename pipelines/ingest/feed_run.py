@@ -40,7 +40,8 @@ from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
 from nevermore.pipelines.ingest.table_patterns import chosen_names, expanded, unmatched_patterns
-from nevermore.pipelines.sources.live import LiveBatch, LiveSource, LoadOutdatedError
+from nevermore.pipelines.sources.live import LiveBatch, LiveSource
+from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.watch import span
 from nevermore.pipelines.workers import num_cores, workers
 from nevermore.scan_core import ScanError
@@ -324,8 +325,8 @@ class LiveRound:
         self._live = live
         self._started: list[TableIngest] = []
         self._decided = Decided()
-        self._commit: str | None = None
-        """The commit with which the last batch ends: the tables that are read have all changes up to there."""
+        self._last: LiveBatch | None = None
+        """The last batch that ends with a commit: the tables that are read have all changes up to there."""
 
     def run(self) -> None:
         """Bring the wanted tables up to date. A table that fails does not stop the others."""
@@ -464,7 +465,7 @@ class LiveRound:
             alive = within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
             reading.running = [t for t in reading.running if t in alive or t not in tables]
             if batch.end is not BatchEnd.WITHIN_TRANSACTION:
-                self._commit = batch.at_text
+                self._last = batch
                 # One that has enough changes for a commit takes the others along, to the same commit of the source.
                 if before != [table.position for table in tables]:
                     self._flush(reading)
@@ -503,14 +504,14 @@ class LiveRound:
         Raises:
             PipelineError: it cannot be committed.
         """
-        commit = self._commit
-        if commit is None:
+        last = self._last
+        if last is None:
             return
         alive = (t for t in reading.running if t.report.error is None and t.position is not None)
-        reached = {t.name: t.last_ordinal for t in alive if self._live.is_reached(commit, str(t.position))}
+        reached = {t.name: t.last_ordinal for t in alive if last.is_reached(str(t.position))}
         if len(reached) > 1:
             logs = [change_log_name(name) for name in reading.feed.tables]
-            record_moment(self._run.catalog, logs, Moment(commit, reached))
+            record_moment(self._run.catalog, logs, Moment(last.position.place, reached))
 
     def _acknowledge(self, feed: Feed) -> None:
         """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""

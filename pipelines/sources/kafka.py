@@ -26,7 +26,7 @@ from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.decode.schema_registry import Unframed, unframed
 from nevermore.pipelines.errors import ConfigError, PositionLostError, SourceError
 from nevermore.pipelines.sources.files import OPEN_PAIR
-from nevermore.pipelines.sources.live import parse_position
+from nevermore.pipelines.sources.table_position import parse_position
 from nevermore.scan_core import require_package
 
 VERSION = 1

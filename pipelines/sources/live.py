@@ -5,63 +5,22 @@ logs have reached it, so the run acknowledges positions after their commits, nev
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nevermore.pipelines.config.tables import TableConfig, unfit_columns
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from nevermore.pipelines.decode.feed import Decided, TableFeed
-from nevermore.pipelines.errors import PositionLostError, SourceError
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.sources.table_position import LOAD_AGAIN, Load, LoadOutdatedError, TablePosition
 from nevermore.scan_core import Mask
-
-LOAD_AGAIN = "Load the table again: nevermore resync TABLE --from-source"
-T = TypeVar("T")
-
-
-def parse_position(text: str, source: str, title: str, version: int, read: Callable[[dict[str, Any]], T]) -> T:
-    """A position from its JSON text.
-
-    Args:
-        text: as a change log has it.
-        source: what the text must say that it is a position of.
-        title: the same for people.
-        version: the only version that is known.
-        read: makes the position of the members.
-
-    Raises:
-        PositionLostError: not a position of this source, or of an unknown version.
-    """
-    try:
-        document = json.loads(text)
-        if document["source"] != source or document["version"] != version:
-            raise PositionLostError(
-                f"not a position of {title} of version {version}: {document['source']} version {document['version']}; "
-                "a change log takes one kind of source: use another table name"
-            )
-        return read(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PositionLostError(f"unreadable position of {title} {text[:80]!r}: {error}") from error
-
-
-class LoadOutdatedError(SourceError):
-    """What was loaded of a table can no longer be completed; the load begins again after `position`.
-
-    Attributes:
-        position: position of the table, before which its rows must be removed.
-    """
-
-    def __init__(self, message: str, position: str) -> None:
-        super().__init__(message)
-        self.position = position
-
-
-def other_identity(table: str, what: str) -> SourceError:
-    """The error for a table of the source whose rows are no longer identified as before."""
-    return SourceError(f"{table}: {what} than when it was read last, so its mirror could mix up rows. {LOAD_AGAIN}")
 
 
 def check_rejected(rejected: Rejected) -> None:
@@ -130,36 +89,67 @@ class TellsNews(Protocol):
         ...
 
 
-class LiveBatch(Protocol):
-    """Events of several tables, and the position after them."""
+HEARTBEAT_BYTES = 16 * 1024**2
+"""A table without changes records the position once so much log was written since: the server keeps the log until then.
 
-    @property
-    def raw(self) -> RawEvents:
-        """The events."""
-        ...
+A place in another file of MySQL's log is much farther away.
+"""
 
-    @property
-    def end(self) -> BatchEnd:
-        """Where the batch ends relative to transactions."""
-        ...
 
-    @property
-    def continues(self) -> bool:
-        """Whether it continues the transaction of the previous batch."""
-        ...
+@dataclass(frozen=True)
+class LiveBatch(ABC):
+    """Events of several tables, and the position after them.
 
-    @property
-    def at_text(self) -> str:
-        """The commit of the source with which it ends."""
-        ...
+    Attributes:
+        raw: the events.
+        end: where the batch ends relative to transactions.
+        continues: whether it continues the transaction of the previous batch.
+        position: after the last transaction that is complete; for rows of a load, that of their table.
+        names: names of the transactions of the changes, which are their `source_file`; None for rows of a load.
+        begins: places of these transactions.
+        server: is asked about keys while a load is recent; None for rows of a load.
+    """
+
+    raw: RawEvents
+    end: BatchEnd
+    continues: bool
+    position: TablePosition
+    names: pa.StringArray | None = None
+    begins: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    server: Any = None
+
+    @abstractmethod
+    def reached(self, position: Any, claims: Mapping[str, str]) -> TablePosition:
+        """The position of a table after this batch; `position` is the last one that its change log has."""
+
+    @abstractmethod
+    def seen_by(self, load: Load, transactions: NDArray[np.int64]) -> Mask:
+        """For each chunk of a load, which of these transactions it saw."""
+
+    @abstractmethod
+    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
+        """Which rows the load contains, if it is of ranges of a key whose order the server knows; `seen_by` is by chunk and row."""
+
+    def _known(self, text: str) -> TablePosition:
+        return type(self.position).from_json(text)
 
     def position_after(self, before: str | None, decided: Decided) -> str:
         """The position of a table after this batch; `before` is the last one that its change log has."""
-        ...
+        if self.names is None or before is None:
+            return replace(self.position, claims=decided.claims).to_json()
+        return self.reached(self._known(before), decided.claims).to_json()
 
     def is_due(self, before: str | None) -> bool:
         """Whether a table without changes in this batch records the position nevertheless."""
-        ...
+        return before is not None and self.position.at - self._known(before).at >= HEARTBEAT_BYTES
+
+    def is_reached(self, position: str) -> bool:
+        """Whether a table with this position, which has all changes up to the batch, is as it was then.
+
+        Not if the table was read further before, or if rows of its load are newer.
+        """
+        known = self._known(position)
+        return known.is_loaded and known.settled <= self.position.at
 
     def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
         """The changes of a table that are not part of what precedes `before`.
@@ -168,7 +158,17 @@ class LiveBatch(Protocol):
             LoadOutdatedError: the load of the table must begin again.
             SourceError: rows of the table are no longer identified as before.
         """
-        ...
+        if self.names is None or before is None or not changes.num_rows:
+            return changes
+        position = self._known(before)
+        if position.load is None and (self.begins >= position.at).all():
+            return changes
+        of = np.asarray(pc.index_in(changes.table.column("source_file"), value_set=self.names))
+        is_new = self.begins[of] >= position.at
+        changes, of = replace(changes, table=changes.table.filter(pa.array(is_new))), of[is_new]
+        if position.load is None or not changes.num_rows:
+            return changes
+        return self._without_loaded(changes, position, position.load, of)
 
     def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
         """The rejected events of a table that are not part of what precedes `before`.
@@ -176,11 +176,101 @@ class LiveBatch(Protocol):
         Raises:
             SourceError: the table has become another one: see `check_rejected`.
         """
-        ...
+        if self.names is None or before is None or not rejected.num_rows:
+            check_rejected(rejected)
+            return rejected
+        position = self._known(before)
+        of = np.asarray(pc.index_in(rejected.table["source_file"], value_set=self.names))
+        begins = self.begins[of]
+        is_new = begins >= position.at
+        if position.load is not None:
+            is_new &= ~self._seen_by(position.load, of).all(axis=0)
+        check_rejected(Rejected(rejected.table.filter(pa.array(is_new & (begins >= position.settled)))))
+        return Rejected(rejected.table.filter(pa.array(is_new)))
+
+    def _seen_by(self, load: Load, of: NDArray[np.int64]) -> Mask:
+        seen: Mask = self.seen_by(load, of) & (self.begins[of] < load.until)
+        return seen
+
+    def _without_loaded(
+        self, changes: ChangeBatch, position: TablePosition, load: Load, of: NDArray[np.int64]
+    ) -> ChangeBatch:
+        """Changes that the load does not contain; of an update that moves a row to another chunk, the half that it does not contain.
+
+        Raises:
+            LoadOutdatedError: the table was truncated between chunks.
+        """
+        table = changes.table
+        ops = np.asarray(table.column("op").combine_chunks().cast(pa.binary()).to_numpy(zero_copy_only=False))
+        is_update = ops == b"u"
+        seen_by = self._seen_by(load, of)
+        by_all: Mask = np.logical_and.reduce(seen_by)
+        depends: Mask = np.logical_or.reduce(seen_by) & ~by_all
+        if (depends & (ops == b"t")).any():
+            why = "the table was truncated while it was loaded, so the load begins again"
+            raise LoadOutdatedError(why, replace(position, load=load.begun_again).to_json())
+
+        def seen(column: str, asked: Mask) -> Mask:
+            found, places = by_all.copy(), np.flatnonzero(asked)
+            if len(places):
+                rows = table.column(column).combine_chunks().take(pa.array(places))
+                found[places] = self._contained(rows, load, seen_by[:, places])
+            return found
+
+        old = seen("key", depends)
+        new = np.where(is_update, seen("after", depends & is_update), old)
+        dropped = old & new
+        if (old != new).any():
+            table = split_updates(table, removed=~old & new, created=old & ~new)
+        return replace(changes, table=table.filter(pa.array(~dropped)) if dropped.any() else table)
+
+    def _contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
+        if load.column is None:
+            return self.contained(rows, load, seen_by)
+        keys = np.asarray(rows.field(load.column).cast(pa.int64()).fill_null(0))  # those without a value are rejected
+        ends = np.array([chunk.end for chunk in load.chunks if chunk.end is not None], np.int64)
+        return in_chunks(np.searchsorted(ends, keys, side="right"), seen_by)
+
+
+def in_chunks(chunks: NDArray[np.int64], seen_by: Mask) -> Mask:
+    """Which rows are contained in these chunks of theirs."""
+    found: Mask = seen_by[chunks, np.arange(len(chunks))]
+    return found
+
+
+MIN_CHUNK_ROWS = 1_000
+
+
+def chunk_rows(chunk_bytes: int, row_bytes: float, most: int) -> int:
+    """Rows of a chunk."""
+    return int(min(max(chunk_bytes / max(row_bytes, 1.0), MIN_CHUNK_ROWS), most))
+
+
+def loaded_events(title: str, header: bytes, documents: pa.BinaryArray, number: int) -> RawEvents:
+    """Rows of a load as events, after a `header` that describes them; `number` is that of the first."""
+    count = len(documents) + 1
+    return RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([title])),
+        source_offset=pa.array(np.arange(number, number + count, dtype=np.int64)),
+        documents=pa.concat_arrays([pa.array([header], pa.binary()), documents]),
+    )
+
+
+def divided_by(table: TableFeed, key: Sequence[str]) -> dict[str, str]:
+    """Names in the mirror of the columns of a key by whose order a load divides a table; none if it cannot.
+
+    The mirror must identify rows by the same columns, with values as the source has them.
+    """
+    names = {name: table.target_name(name) for name in key}
+    is_same = not table.key or set(table.key) == set(names.values())
+    is_given = {*names, *names.values()} & {*table.cast, *table.types, *table.exclude}
+    return {} if table.identity_full or not is_same or is_given else names
 
 
 class LiveSource(Protocol):
     """A connection to a source whose events do not end. Mutable: it remembers how far it has read."""
+
+    positions: type[TablePosition]
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -213,7 +303,7 @@ class LiveSource(Protocol):
 
     def is_loaded(self, position: str | None) -> bool:
         """Whether a table with this position contains what existed before the stream."""
-        ...
+        return position is not None and self.positions.from_json(position).is_loaded
 
     def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[LiveBatch]:
         """Read what exists in a table, or what a load that was interrupted has not read yet, in batches of bounded size.
@@ -225,13 +315,6 @@ class LiveSource(Protocol):
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[LiveBatch]:
         """Read what has changed until now, in batches of bounded size."""
-        ...
-
-    def is_reached(self, commit: str, position: str) -> bool:
-        """Whether a table with this position, which has all changes up to a commit, is as it was then.
-
-        Not if the table was read further before, or if rows of its load are newer. `commit` is the `at_text` of a batch.
-        """
         ...
 
     def acknowledge(self, positions: Sequence[str]) -> None:

@@ -5,24 +5,24 @@ tells which chunk it belongs to. Other tables are read in one transaction; their
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
-from nevermore.pipelines.sources.live import LoadOutdatedError, split_updates
+from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.mysql.log import FULL_PACKET
-from nevermore.pipelines.sources.mysql.position import Chunk, KeyColumn, Load, MysqlPosition, log_number, place
+from nevermore.pipelines.sources.mysql.position import MysqlPosition, log_number, place
 from nevermore.pipelines.sources.mysql.server import (
     INTEGER_BYTES,
     Server,
@@ -34,9 +34,9 @@ from nevermore.pipelines.sources.mysql.server import (
     rows_of,
     text_value,
 )
+from nevermore.pipelines.sources.table_position import Chunk, End, KeyColumn, Load, LoadOutdatedError
 from nevermore.scan_core import Mask
 
-MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000
 COM_QUERY = 3
 READ_BYTES = 1024**2
@@ -44,25 +44,70 @@ MAX_PLACES = 65_536
 LOCK_SECONDS, LOCK_TRIES = 2, 30
 PLACED_KEYS = 1_000
 """Keys whose chunks the server tells in one query."""
-End = int | tuple[str, ...] | None
-"""The end of a chunk: see `Chunk`."""
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_TIMEOUT = 1205
 """Error of the server: a lock was not given in time."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a table, with the state of its load once they are committed; `end` tells whether more of a chunk follows.
+class MysqlBatch(LiveBatch):
+    """See `LiveBatch`.
 
-    `identity`: see `MysqlPosition`.
+    Attributes:
+        unknown: transactions and numbers of the events after which a table has rows that the log does not have, and what stops the
+            table there; with an empty text, it is loaded again.
+        keys: columns of the primary keys with which rows are described, by table, and where the last such transaction begins.
     """
 
-    raw: RawEvents
-    end: BatchEnd
-    continues: bool
-    load: Load
-    identity: tuple[str, ...]
+    position: MysqlPosition
+    unknown: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    keys: Mapping[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+
+    def reached(self, position: MysqlPosition, claims: Mapping[str, str]) -> MysqlPosition:
+        """See `LiveBatch`."""
+        gtid = self.position.gtid if self.position.at > position.at else position.gtid
+        return position.reaching(self.position.at, claims, gtid=gtid)
+
+    def seen_by(self, load: Load, transactions: NDArray[np.int64]) -> Mask:
+        """See `LiveBatch`."""
+        seen: Mask = np.array([[chunk.seen] for chunk in load.chunks], np.int64) > self.begins[transactions]
+        return seen
+
+    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
+        """See `LiveBatch`. Chunks were read in the order of their keys: a change is part of the later ones, from one on."""
+        ends = [load.chunks[number - 1].end for number in (~seen_by).sum(axis=0).tolist()]
+        borders = [end for end in ends if isinstance(end, tuple)]
+        texts = list(zip(*(_texts(rows.field(column.name)) for column in load.key), strict=True))
+        values = [column.sql for column in load.key]
+        found: list[bool] = []
+        for begin in range(0, len(texts), PLACED_KEYS):
+            part = slice(begin, begin + PLACED_KEYS)
+            found += self.server.are_at_or_behind(values, texts[part], borders[part])
+        return np.array(found, np.bool_)
+
+    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
+        """See `LiveBatch`."""
+        changes = super().new_changes(before, changes)
+        emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t")) if self.unknown else None
+        if before is None or not emptied:
+            return changes
+        places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
+        reasons = [self.unknown[at] for at in places if at in self.unknown]
+        if why := next(filter(None, reasons), None):
+            raise SourceError(why)
+        if reasons:
+            why = "a statement or a foreign key changed rows in a way that the binary log does not show, so the table is loaded again"
+            raise LoadOutdatedError(why, MysqlPosition.from_json(before).again)
+        return changes
+
+    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
+        """See `LiveBatch`."""
+        if before is not None and self.keys:
+            position = MysqlPosition.from_json(before)
+            for (table, key), begin in self.keys.items():
+                if begin >= position.settled:
+                    position.check_key(table, key)
+        return super().new_rejected(before, rejected)
 
 
 @dataclass(frozen=True)
@@ -81,7 +126,7 @@ class TableLoad:
     target: TableFeed
     limit_bytes: int
 
-    def parts(self, start: MysqlPosition) -> Iterator[Part]:
+    def parts(self, start: MysqlPosition) -> Iterator[MysqlBatch]:
         """Read the rows that the load at this position of the table has not read yet.
 
         Raises:
@@ -91,44 +136,38 @@ class TableLoad:
         self.server.check_engine(self.name)
         description = self.server.describe(self.name)
         self._check(description, start)
-        columns, load = self._ranges(description)
-        if start.load is not None and start.load.chunks:
-            if not columns or start.load.begun_again != load:
-                why = f"{self.target.name}: the load was interrupted and begins again"
-                raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
-            load = start.load
-        values = tuple(column.value for column in load.key) or ("{}",)
+        columns, begun = self._ranges(description)
+        load = start.resumed(begun, self.target.name)
+        values = tuple(column.sql for column in load.key) or ("{}",)
         with closing(_Selection(self.server, self.name, columns, values, self.limit_bytes)) as selection:
             yield from self._chunks(selection, description, load, start)
 
     def _chunks(
         self, selection: "_Selection", description: MysqlTable, load: Load, start: MysqlPosition
-    ) -> Iterator[Part]:
+    ) -> Iterator[MysqlBatch]:
         step = self._step()
-        while True:
+        while not load.is_complete:
             after = load.chunks[-1].end if load.chunks else None
             at, end = selection.begin(after, step)
             if selection.description != description:
                 why = f"{self.target.name}: the table was altered while it was loaded, so the load begins again"
                 if load.chunks:
-                    raise LoadOutdatedError(why, replace(start, load=Load()).to_json())
+                    raise LoadOutdatedError(why, start.again)
                 description = selection.description
                 self._check(description, start)
-            done = replace(load, chunks=(*load.chunks, Chunk(end, at)), is_complete=end is None)
-            continues = False
-            number = 0
+            chunks = (*load.chunks, Chunk(end, at))
+            done = replace(load, chunks=chunks, until=max(int(c.seen) for c in chunks) if end is None else 0)
+            identity = (self.name, *description.key) if description.key and not self.target.identity_full else ()
+            header, number = described([description], ROWS), 0
             for documents, is_last in selection.rows(after, end):
-                yield Part(
-                    _raw(description, documents, self.name, number),
+                yield MysqlBatch(
+                    loaded_events(f"load of {self.name}", header, documents, number),
                     BatchEnd.ANYWHERE if is_last else BatchEnd.WITHIN_TRANSACTION,
-                    continues,
-                    done if is_last else load,
-                    (self.name, *description.key) if description.key and not self.target.identity_full else (),
+                    number > 0,
+                    replace(start, load=done if is_last else load, identity=identity),
                 )
-                continues, number = True, number + len(documents)
+                number += len(documents)
             load = done
-            if load.is_complete:
-                return
 
     def _step(self) -> int:
         """Rows of a chunk."""
@@ -136,8 +175,7 @@ class TableLoad:
             "SELECT table_rows, avg_row_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             *self.name.split(".", 1),
         )[0]
-        size = float(width) if rows and width else 100.0
-        return int(min(max(self.server.source.chunk_bytes / size, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
+        return chunk_rows(self.server.source.chunk_bytes, float(width) if rows and width else 100.0, MAX_CHUNK_ROWS)
 
     def _check(self, description: MysqlTable, start: MysqlPosition) -> None:
         target = self.target
@@ -159,10 +197,8 @@ class TableLoad:
 
     def _ranges(self, description: MysqlTable) -> tuple[tuple[str, ...], Load]:
         """(columns of the key, the load before its first chunk) by ranges of the key, if the mirror identifies rows by the same columns."""
-        names = {name: self.target.target_name(name) for name in description.key}
-        is_key = not self.target.key or set(self.target.key) == set(names.values())
-        is_given = {*names, *names.values()} & {*self.target.cast, *self.target.types, *self.target.exclude}
-        if not names or self.target.identity_full or not is_key or is_given:
+        names = divided_by(self.target, description.key)
+        if not names:
             return (), Load()
         if len(names) == 1:
             (name,) = names
@@ -176,17 +212,6 @@ class TableLoad:
 def refused(table: MysqlTable) -> dict[str, str]:
     """Types of the columns that cannot be read, by name."""
     return {column.name: column.type for column in table.columns if not column.is_readable}
-
-
-def _raw(description: MysqlTable, documents: pa.BinaryArray, name: str, number: int) -> RawEvents:
-    header = pa.array([described([description], ROWS)], pa.binary())
-    count = len(documents) + 1
-    return RawEvents(
-        source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([f"load of {name}"])),
-        source_offset=pa.array(np.arange(number, number + count, dtype=np.int64)),
-        documents=pa.concat_arrays([header, documents]),
-        ingested_at=datetime.now(UTC),
-    )
 
 
 def _selected(column: MysqlColumn) -> str:
@@ -388,70 +413,6 @@ class _Selection:
             raise SourceError(f"{self._name} could not be loaded: {text}; the next run continues the load")
         if len(data) != 4 + size:
             raise SourceError(f"{self._name} could not be loaded: the server sent more than its rows")
-
-
-def without_loaded(
-    changes: ChangeBatch, position: MysqlPosition, begins: NDArray[np.int64], server: Server
-) -> ChangeBatch:
-    """Changes without those that the load of their rows contains; of a changed key, the part that it does not.
-
-    Args:
-        changes: changes of the table.
-        position: position of the table, with its load.
-        begins: place where the transaction of each change begins.
-        server: knows the order of keys that are not integers.
-
-    Raises:
-        LoadOutdatedError: the table was truncated between chunks.
-        SourceError: the server cannot be asked.
-    """
-    load = position.load
-    if load is None or not load.is_complete:
-        return changes
-    table = changes.table
-    ops = np.asarray(table.column("op").combine_chunks().cast(pa.binary()).to_numpy(zero_copy_only=False))
-    is_truncate = ops == b"t"
-    # Chunks were read in the order of their keys, so a change is part of the later ones, from this one on.
-    first = np.searchsorted(np.array([chunk.at for chunk in load.chunks], np.int64), begins, side="right")
-    by_all, by_none = first == 0, first == len(load.chunks)
-    if (is_truncate & ~by_all & ~by_none).any():
-        why = "the table was truncated while it was loaded, so the load begins again"
-        raise LoadOutdatedError(why, replace(position, load=load.begun_again).to_json())
-    old = by_all | _is_behind(table.column("key"), load, first, ~by_all & ~by_none & ~is_truncate, server)
-    new = old
-    is_update = ops == b"u"
-    if is_update.any():
-        new = np.where(
-            is_update,
-            by_all | _is_behind(table.column("after"), load, first, ~by_all & ~by_none & is_update, server),
-            old,
-        )
-    dropped = old & new
-    if not (old != new).any():
-        return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
-    kept = split_updates(table, removed=~old & new, created=old & ~new)
-    return replace(changes, table=kept.filter(pa.array(~dropped)))
-
-
-def _is_behind(rows: pa.ChunkedArray, load: Load, first: NDArray[np.int64], asked: Mask, server: Server) -> Mask:
-    """Flags of the `asked` rows whose key lies in chunk `first`, or in a later one."""
-    found = np.zeros(len(rows), np.bool_)
-    places = np.flatnonzero(asked)
-    if not len(places):
-        return found
-    chosen = rows.combine_chunks().take(pa.array(places))
-    ends = [load.chunks[number - 1].end for number in first[places]]
-    if load.column is not None:
-        keys = np.asarray(chosen.field(load.column).cast(pa.int64()).fill_null(0))
-        found[places] = keys >= np.array(ends, np.int64)
-        return found
-    texts = list(zip(*(_texts(chosen.field(column.name)) for column in load.key), strict=True))
-    borders = [end for end in ends if isinstance(end, tuple)]
-    values = [column.value for column in load.key]
-    for begin in range(0, len(texts), PLACED_KEYS):
-        part = slice(begin, begin + PLACED_KEYS)
-        found[places[part]] = server.are_at_or_behind(values, texts[part], borders[part])
-    return found
 
 
 def _texts(values: pa.Array) -> list[str]:

@@ -1,26 +1,21 @@
-"""The position of a table in the binary log of a MySQL or MariaDB server, and how much of the table is loaded.
+"""The position of a table in the binary log of a MySQL or MariaDB server.
 
-A load reads chunks of a table, each in a transaction whose position in the log is known. A change of the stream is
-part of a chunk if its transaction begins before that position: the log has transactions in the order in which they became visible.
+A load reads each chunk of a table in a transaction whose place in the log is known. A change of the stream is part of the
+chunk if its transaction begins before that place: the log has transactions in the order in which they became visible.
 
 Sets of global transaction identifiers say which transactions a place of the log contains. MariaDB and MySQL have different ones;
 their texts are those of the servers, in one order: equal sets have equal texts.
 """
 
-import json
-import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
 from uuid import UUID
 
-from nevermore.pipelines.sources.live import other_identity, parse_position
-from nevermore.pipelines.wording import counted
+from nevermore.pipelines.sources.table_position import TablePosition, other_identity
 
-VERSION = 1
 _PLACE_BITS = 40
-_PLACE = re.compile(r"(.+)\.(\d+):(\d+)")
 
 
 def log_number(file: str) -> int:
@@ -38,105 +33,22 @@ def parts_of(at: int) -> tuple[int, int]:
     return at >> _PLACE_BITS, at & ((1 << _PLACE_BITS) - 1)
 
 
-def parse_place(text: str) -> tuple[str, int]:
-    """(base of the file's name, place) of `binlog.000001:1234`.
-
-    Raises:
-        ValueError: it is not like that.
-    """
-    match = _PLACE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a place in a binary log")
-    return match[1], place(int(match[2]), int(match[3]))
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A part of a table that was read: the keys below `end` that no earlier chunk has, None for all others; and at which place.
-
-    Of a key that is not an integer, `end` is the text of its columns: only the server knows their order.
-    """
-
-    end: int | tuple[str, ...] | None
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeyColumn:
-    """A column of a key by whose order a table is divided.
-
-    Attributes:
-        name: its name in the mirror.
-        value: an expression that makes a value of it from text, for which `{}` stands.
-    """
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How much of a table is loaded.
-
-    Attributes:
-        chunks: chunks that were read, in order of their keys.
-        column: column of the keys in the mirror, if chunks are ranges of an integer key.
-        is_complete: whether all of the table is loaded.
-        key: columns of the key, if they are ranges of another one.
-    """
-
-    chunks: tuple[Chunk, ...] = ()
-    column: str | None = None
-    is_complete: bool = False
-    key: tuple[KeyColumn, ...] = ()
-
-    @property
-    def begun_again(self) -> "Load":
-        """The load before its first chunk."""
-        return Load(column=self.column, key=self.key)
-
-    @property
-    def until(self) -> int:
-        """The place from which on no change can be part of a chunk."""
-        return max((chunk.at for chunk in self.chunks), default=0)
-
-    def to_json(self) -> dict[str, Any]:
-        """The load as a JSON object."""
-        chunks = [[c.end, *parts_of(c.at)] for c in self.chunks]
-        key = {"key": [[c.name, c.value] for c in self.key]} if self.key else {}
-        return {"chunks": chunks, "column": self.column, "complete": self.is_complete, **key}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Load":
-        """The load of a JSON object."""
-        chunks = tuple(
-            Chunk(tuple(end) if isinstance(end, list) else end, place(number, offset))
-            for end, number, offset in document["chunks"]
-        )
-        key = tuple(KeyColumn(*column) for column in document.get("key", ()))
-        return cls(chunks, document["column"], document["complete"], key)
-
-
-@dataclass(frozen=True, slots=True)
-class MysqlPosition:
-    """A position.
+@dataclass(frozen=True, kw_only=True)
+class MysqlPosition(TablePosition):
+    """A position: transactions that begin at `at`, or later, are not contained.
 
     Attributes:
         base: name of the log files without their numbers.
-        at: all transactions that begin before this place are contained.
         gtid: the global transaction identifiers that the log has up to this place; other servers have others there.
-        load: state of the load, as long as it matters.
-        claims: tables of the source by the target that takes them.
         server: UUID of a MySQL server; MariaDB has none.
         identity: name of the table, and the columns of the primary key that it had when it was loaded; empty if rows are identified
             in another way, or it is not known.
     """
 
+    source: ClassVar[str] = "mysql"
+    title: ClassVar[str] = "MySQL"
     base: str
-    at: int
     gtid: str
-    load: Load | None = None
-    claims: Mapping[str, str] = field(default_factory=dict)
     server: str = ""
     identity: tuple[str, ...] = ()
 
@@ -146,19 +58,14 @@ class MysqlPosition:
         return file_name(self.base, parts_of(self.at)[0])
 
     @property
-    def words(self) -> str:
-        """Describe the position."""
-        text = f"{self.file}:{parts_of(self.at)[1]}, gtid {self.gtid or 'none'}"
-        if self.load is None or self.load.is_complete:
-            return text
-        return f"{text}; being loaded, {counted(len(self.load.chunks), 'chunk')} so far"
+    def place(self) -> str:
+        """See `TablePosition`."""
+        return f"{self.file}:{parts_of(self.at)[1]}"
 
-    def reaching(self, at: int, gtid: str, claims: Mapping[str, str]) -> "MysqlPosition":
-        """The position after reading the log up to a place."""
-        if at <= self.at:
-            return replace(self, claims=claims)
-        load = None if self.load is not None and self.load.is_complete and at >= self.load.until else self.load
-        return replace(self, at=at, gtid=gtid, load=load, claims=claims)
+    @property
+    def stated(self) -> str:
+        """See `TablePosition`."""
+        return f"{self.place}, gtid {self.gtid or 'none'}"
 
     def check_key(self, table: str, key: Sequence[str]) -> None:
         """Refuse a table with another key than the one that it was loaded with.
@@ -169,42 +76,6 @@ class MysqlPosition:
         if self.identity and self.identity[0] == table and set(key) != set(self.identity[1:]):
             was, now = ", ".join(self.identity[1:]), ", ".join(key) or "none"
             raise other_identity(table, f"its primary key is another one ({now} instead of {was})")
-
-    def to_json(self) -> str:
-        """The position as JSON text."""
-        document = {
-            "source": "mysql",
-            "version": VERSION,
-            "at": f"{self.file}:{parts_of(self.at)[1]}",
-            "gtid": self.gtid,
-            **({} if self.load is None else {"load": self.load.to_json()}),
-            **({"claims": dict(self.claims)} if self.claims else {}),
-            **({"server": self.server} if self.server else {}),
-            **({"identity": list(self.identity)} if self.identity else {}),
-        }
-        return json.dumps(document, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> "MysqlPosition":
-        """Parse a position.
-
-        Raises:
-            PositionLostError: not a position of MySQL, or of an unknown version.
-        """
-
-        def read(document: dict[str, Any]) -> "MysqlPosition":
-            base, at = parse_place(document["at"])
-            return cls(
-                base=base,
-                at=at,
-                gtid=document["gtid"],
-                load=Load.from_json(document["load"]) if "load" in document else None,
-                claims=dict(document.get("claims", {})),
-                server=str(document.get("server", "")),
-                identity=tuple(document.get("identity", ())),
-            )
-
-        return parse_position(text, "mysql", "MySQL", VERSION, read)
 
 
 def file_name(base: str, number: int) -> str:

@@ -8,146 +8,41 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.pipelines.config.sources import MysqlSource
 from nevermore.pipelines.config.tables import TableConfig, read_columns
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
-from nevermore.pipelines.decode.feed import Decided, TableFeed
+from nevermore.pipelines.decode.batches import BatchEnd, RawEvents
+from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.formats.binlog import MysqlTable, described, event, values_change
-from nevermore.pipelines.sources.live import Finding, LoadOutdatedError, Wanted, check_rejected, clock_finding, unfit
+from nevermore.pipelines.sources.live import Finding, LiveSource, Wanted, clock_finding, unfit
 from nevermore.pipelines.sources.mysql import log
-from nevermore.pipelines.sources.mysql.load import TableLoad, refused, without_loaded
+from nevermore.pipelines.sources.mysql.load import MysqlBatch, TableLoad, refused
 from nevermore.pipelines.sources.mysql.log import Effect, LogEvent, LogReader
 from nevermore.pipelines.sources.mysql.position import (
     Gtid,
-    Load,
     MariaGtids,
     MysqlGtids,
     MysqlPosition,
     file_name,
     log_number,
-    parse_place,
     parts_of,
 )
 from nevermore.pipelines.sources.mysql.server import Server, lost
+from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.wording import counted
 
 _logger = logging.getLogger(__name__)
-HEARTBEAT_BYTES = 16 * 1024**2
-"""A table without changes records the position once so much log was written since, and in every new file: servers remove old ones."""
 MAX_EVENTS = 200_000
 """Events in a batch: each takes some hundred bytes in addition to its rows."""
 _END = re.compile(r"COMMIT\b", re.IGNORECASE)
 _UNDONE = re.compile(r"ROLLBACK\b", re.IGNORECASE)
 _WITHIN = re.compile(r"(BEGIN|SAVEPOINT|RELEASE|XA)\b", re.IGNORECASE)
 _BEGUN = re.compile(r"(BEGIN|XA\s+(?:START|BEGIN))\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class MysqlBatch:
-    """See `LiveBatch`.
-
-    Attributes:
-        base: name of the log files without their numbers.
-        at: place after the last transaction that is complete.
-        gtid: position of global transaction identifiers there.
-        names: names of the transactions of the changes; None for rows of a load.
-        begins: places where they begin.
-        unknown: transactions and numbers of the events after which a table has rows that the log does not have, and what stops the
-            table there; with an empty text, it is loaded again.
-        load: state of the load after the batch, for rows of a load.
-        server: UUID of a MySQL server.
-        asks: is asked about keys while a load is recent; None for rows of a load.
-        identity: see `MysqlPosition`; for rows of a load.
-        keys: columns of the primary keys with which rows are described, by table, and where the last such transaction begins.
-    """
-
-    raw: RawEvents
-    end: BatchEnd
-    continues: bool
-    base: str
-    at: int
-    gtid: str
-    names: pa.StringArray | None = None
-    begins: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0, np.int64))
-    unknown: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    load: Load | None = None
-    server: str = ""
-    asks: Server | None = None
-    identity: tuple[str, ...] = ()
-    keys: Mapping[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-
-    @property
-    def at_text(self) -> str:
-        """See `LiveBatch`."""
-        number, offset = parts_of(self.at)
-        return f"{file_name(self.base, number)}:{offset}"
-
-    def position_after(self, before: str | None, decided: Decided) -> str:
-        """See `LiveBatch`."""
-        if self.load is not None or before is None:
-            return MysqlPosition(
-                self.base, self.at, self.gtid, self.load, decided.claims, self.server, self.identity
-            ).to_json()
-        return MysqlPosition.from_json(before).reaching(self.at, self.gtid, decided.claims).to_json()
-
-    def is_due(self, before: str | None) -> bool:
-        """See `LiveBatch`."""
-        # a place in the next file is far more than the bytes of a heartbeat away
-        return before is not None and self.at - MysqlPosition.from_json(before).at >= HEARTBEAT_BYTES
-
-    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
-        """See `LiveBatch`."""
-        if self.names is None or before is None or not changes.num_rows:
-            return changes
-        position = MysqlPosition.from_json(before)
-        of = np.asarray(pc.index_in(changes.table.column("source_file"), value_set=self.names))
-        begins = self.begins[of]
-        is_new = begins >= position.at
-        if not is_new.all():
-            changes = replace(changes, table=changes.table.filter(pa.array(is_new)))
-            begins = begins[is_new]
-        if position.load is not None and self.asks is not None and changes.num_rows:
-            changes = without_loaded(changes, position, begins, self.asks)
-        if self.unknown and pc.any(pc.equal(changes.table.column("op"), "t")).as_py():
-            emptied = changes.table.filter(pc.equal(changes.table.column("op"), "t"))
-            places = zip(emptied["source_file"].to_pylist(), emptied["source_offset"].to_pylist(), strict=True)
-            reasons = [self.unknown[at] for at in places if at in self.unknown]
-            if why := next(filter(None, reasons), None):
-                raise SourceError(why)
-            if reasons:
-                why = "a statement or a foreign key changed rows in a way that the binary log does not show, so the table is loaded again"
-                raise LoadOutdatedError(why, replace(position, load=Load()).to_json())
-        return changes
-
-    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
-        """See `LiveBatch`."""
-        if self.names is None or before is None:
-            check_rejected(rejected)
-            return rejected
-        position = MysqlPosition.from_json(before)
-        for (table, key), begin in self.keys.items():
-            if begin >= _loaded(position):
-                position.check_key(table, key)
-        if not rejected.num_rows:
-            return rejected
-        begins = self.begins[np.asarray(pc.index_in(rejected.table["source_file"], value_set=self.names))]
-        check_rejected(Rejected(rejected.table.filter(pa.array(begins >= _loaded(position)))))
-        chunks = () if position.load is None else position.load.chunks
-        contained = max(position.at, min((chunk.at for chunk in chunks), default=0))
-        return Rejected(rejected.table.filter(pa.array(begins >= contained)))
-
-
-def _loaded(position: MysqlPosition) -> int:
-    """The place up to which changes may be part of the load, or of what was read before."""
-    return position.at if position.load is None else max(position.at, position.load.until)
 
 
 @dataclass
@@ -173,8 +68,10 @@ class _Pending:
         self.size += len(body)
 
 
-class MysqlReader:
+class MysqlReader(LiveSource):
     """See `LiveSource`."""
+
+    positions = MysqlPosition
 
     def __init__(self, source: MysqlSource) -> None:
         self.source = source
@@ -313,35 +210,19 @@ class MysqlReader:
             why = (
                 f"{source_table}: this is another server than the one that it was loaded from, so the load begins again"
             )
-            raise LoadOutdatedError(why, replace(moved, load=Load()).to_json())
+            raise LoadOutdatedError(why, moved.again)
         self._verified.add((moved.at, moved.gtid))
         return moved.to_json()
-
-    def is_loaded(self, position: str | None) -> bool:
-        """See `LiveSource`."""
-        if position is None:
-            return False
-        load = MysqlPosition.from_json(position).load
-        return load is None or load.is_complete
 
     def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[MysqlBatch]:
         """See `LiveSource`."""
         self.interrupt()
-        start = MysqlPosition(self._base, self._start, self._start_gtid, server=self._uuid)
-        if position is not None:
-            start = MysqlPosition.from_json(position)
-        for part in TableLoad(self._server, source_table, table, limit_bytes).parts(start):
-            yield MysqlBatch(
-                part.raw,
-                part.end,
-                part.continues,
-                start.base,
-                start.at,
-                start.gtid,
-                load=part.load,
-                server=start.server,
-                identity=part.identity,
-            )
+        start = self._at(self._start, self._start_gtid) if position is None else MysqlPosition.from_json(position)
+        yield from TableLoad(self._server, source_table, table, limit_bytes).parts(start)
+
+    def _at(self, place: int, gtid: str) -> MysqlPosition:
+        """A position in the log of this server."""
+        return MysqlPosition(base=self._base, at=place, gtid=gtid, server=self._uuid)
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[MysqlBatch]:
         """See `LiveSource`."""
@@ -352,20 +233,13 @@ class MysqlReader:
         if self._reached is not None and self._reached[0] >= at:
             at, gtid = self._reached
         wanted = {name for position in known for name in position.claims.values()}
-        start = MysqlPosition(self._base, at, gtid)
-        reading = _Reading(self._server, start, wanted or set(self._names), self._described, limit_bytes)
+        reading = _Reading(self._server, self._at(at, gtid), wanted or set(self._names), self._described, limit_bytes)
         try:
             yield from reading.batches(target)
         finally:
             reading.close()
         self._reached = reading.done, reading.gtid
         self._verified.add(self._reached)
-
-    def is_reached(self, commit: str, position: str) -> bool:
-        """See `LiveSource`."""
-        known, (_, at) = MysqlPosition.from_json(position), parse_place(commit)
-        is_whole = known.load is None or (known.load.is_complete and known.load.until <= at)
-        return known.at <= at and is_whole
 
     def acknowledge(self, positions: Sequence[str]) -> None:
         """See `LiveSource`. The server removes its log by age and size, whoever has read it."""
@@ -387,8 +261,8 @@ class MysqlReader:
     def restart(self) -> str:
         """See `LiveSource`."""
         self._server.check()
-        at, gtid = self._now()
-        return MysqlPosition(self._base, at, gtid, Load(), server=self._server.uuid).to_json()
+        self._uuid = self._server.uuid
+        return self._at(*self._now()).again
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
@@ -654,22 +528,12 @@ class _Reading:
             ),
             source_offset=pa.array(np.array([0, *pending.number], np.int64)),
             documents=pa.array([described(list(pending.tables)), *pending.documents], pa.binary()),
-            ingested_at=datetime.now(UTC),
         )
         unknown = {(names[at].as_py(), number): why for (at, number), why in pending.unknown.items()}
         begins = np.array(pending.begins, np.int64)
+        position = MysqlPosition(base=self._base, at=self.done, gtid=self.gtid)
         return MysqlBatch(
-            raw,
-            end,
-            continues,
-            self._base,
-            self.done,
-            self.gtid,
-            names.slice(0, len(begins)),
-            begins,
-            unknown,
-            asks=self._server,
-            keys=pending.keys,
+            raw, end, continues, position, names.slice(0, len(begins)), begins, self._server, unknown, pending.keys
         )
 
 

@@ -7,10 +7,9 @@ that no chunk has it, and a change that does not send all of its values would fi
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import Full, Queue
 from typing import Any
@@ -19,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents
+from nevermore.pipelines.decode.batches import BatchEnd
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats.pgoutput import ROWS, SourceTable, described
-from nevermore.pipelines.sources.live import LoadOutdatedError, split_updates
-from nevermore.pipelines.sources.postgres.position import Chunk, KeyColumn, Load, PostgresPosition, Visibility
+from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, in_chunks, loaded_events
+from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
 from nevermore.pipelines.sources.postgres.server import (
     Publication,
     PublishedTable,
@@ -33,9 +32,9 @@ from nevermore.pipelines.sources.postgres.server import (
     in_quotes,
     reported,
 )
+from nevermore.pipelines.sources.table_position import Chunk, End, KeyColumn, Load
 from nevermore.scan_core import Mask
 
-MIN_CHUNK_ROWS = 1_000
 MAX_CHUNK_ROWS = 2_000_000
 PAGE_BYTES = 8_192
 WAIT_SECONDS = 600.0
@@ -44,31 +43,57 @@ _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a table, with the state of its load once they are committed; `end` tells whether more of a chunk follows."""
+class PostgresBatch(LiveBatch):
+    """See `LiveBatch`.
 
-    raw: RawEvents
-    end: BatchEnd
-    continues: bool
-    load: Load
+    Attributes:
+        xid: identifiers of the transactions of the changes.
+        shapes: shapes of the tables when the round began, by `member`.
+    """
+
+    position: PostgresPosition
+    xid: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shapes: Mapping[str, str] = field(default_factory=dict)
+
+    def reached(self, position: PostgresPosition, claims: Mapping[str, str]) -> PostgresPosition:
+        """See `LiveBatch`."""
+        shape = position.shaped(self.shapes.get(position.member or "", ""))
+        return position.reaching(self.position.at, claims, timeline=self.position.timeline, shape=shape)
+
+    def seen_by(self, load: Load, transactions: NDArray[np.int64]) -> Mask:
+        """See `LiveBatch`."""
+        return np.stack([Visibility.parse(str(chunk.seen)).sees(self.xid[transactions]) for chunk in load.chunks])
+
+    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
+        """See `LiveBatch`."""
+        types = [(column.sql, column.collation) for column in load.key]
+        columns = [_texts(rows.field(column.name)) for column in load.key]
+        borders = [
+            list(values) for values in zip(*(c.end for c in load.chunks if isinstance(c.end, tuple)), strict=True)
+        ]
+        found: list[int] = []
+        for first in range(0, len(rows), PLACED_KEYS):
+            found += self.server.chunks_of(types, [texts[first : first + PLACED_KEYS] for texts in columns], borders)
+        return in_chunks(np.array(found, np.int64), seen_by)
 
 
 @dataclass(frozen=True)
 class _Range:
-    """A part of a table: a condition for its rows, and the end of its keys."""
+    """A part of a table: a condition for its rows, the end of its keys, and whether it is the last one."""
 
     relation: str
     condition: str
-    end: int | tuple[str, ...] | None = None
+    end: End
+    is_last: bool
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines of a range; `is_last` ends the range."""
+    """Lines of a range, and the transactions that its own sees; `is_last` ends the range."""
 
     lines: list[bytes]
     range: _Range
-    visible: Visibility
+    visible: str
     is_last: bool
 
 
@@ -93,8 +118,8 @@ class TableLoad:
     target: TableFeed
     limit_bytes: int
 
-    def parts(self, known: PostgresPosition | None) -> Iterator[Part]:
-        """Read the rows that a load has not read yet; `known` is the position of an earlier one.
+    def parts(self, start: PostgresPosition) -> Iterator[PostgresBatch]:
+        """Read the rows that the load at this position of the table has not read yet.
 
         Raises:
             LoadOutdatedError: the earlier load cannot be continued.
@@ -102,15 +127,21 @@ class TableLoad:
         """
         description = self.server.describe(self.published)
         self._check_identity(description)
-        load = self._begun(description)
-        if known is not None and known.load is not None and known.load.chunks:
-            if not load.is_ranged or known.load.begun_again != load:
-                why = f"{self.target.name}: the load was interrupted and begins again"
-                raise LoadOutdatedError(why, replace(known, load=Load()).to_json())
-            load = known.load
+        load = start.resumed(self._begun(description), self.target.name)
         self.server.wait_for_running(WAIT_SECONDS)
         ranges = self._by_key(description, load) if load.is_ranged else self._by_address()
-        yield from self._decodable(description, load, ranges)
+        header, title = described([description], ROWS), f"load of {self.published.name} in {self.server.source.slot}"
+        continues, number = False, 0
+        for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=not load.is_ranged)):
+            if block.is_last:
+                chunk = Chunk(block.range.end, block.visible)
+                # Every transaction that any chunk sees has committed before this position.
+                until = self.server.inserted if block.range.is_last else 0
+                load = replace(load, chunks=(*load.chunks, chunk) if load.is_ranged else (chunk,), until=until)
+            raw = loaded_events(title, header, pa.array(block.lines, pa.binary()), number)
+            end = BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION
+            yield PostgresBatch(raw, end, continues, replace(start, load=load))
+            continues, number = not block.is_last, number + len(block.lines)
 
     def _check_identity(self, description: SourceTable) -> None:
         name, identity = self.published.name, self.server.identity(self.published)
@@ -133,13 +164,8 @@ class TableLoad:
 
     def _begun(self, description: SourceTable) -> Load:
         """The load before its first chunk: by ranges of the key, if the mirror identifies rows by the same columns."""
-        if not description.key or self.target.identity_full:
-            return Load()
-        names = {name: self.target.target_name(name) for name in description.key}
-        is_same = not self.target.key or set(self.target.key) == set(names.values())
-        if not is_same or {*names, *names.values()} & {*self.target.cast, *self.target.types}:
-            return Load()
-        key = self.server.ordered_key(description.oid)
+        names = divided_by(self.target, description.key)
+        key = self.server.ordered_key(description.oid) if names else ()
         if len(key) == 1 and key[0][1] in _INTEGERS:
             return Load(column=names[key[0][0]])
         return Load(key=tuple(KeyColumn(names[name], kind, collation) for name, kind, collation in key))
@@ -158,7 +184,7 @@ class TableLoad:
         only = "" if is_partitioned else "ONLY "
         relation = f"{only}{self.published.sql_name}"
         width = float(size) / float(rows) if rows else 100.0
-        step = int(min(max(self.server.source.chunk_bytes / max(width, 1.0), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
+        step = chunk_rows(self.server.source.chunk_bytes, width, MAX_CHUNK_ROWS)
         begin = done.chunks[-1].end if done.chunks else None
         while True:
             lower = "" if begin is None else f"({key}) >= ({_literals(done, begin)})"
@@ -166,7 +192,7 @@ class TableLoad:
             found = self.server.query(f"SELECT {ends} FROM {relation}{where} ORDER BY {key} OFFSET {step} LIMIT 1")
             end = None if not found else found[0][0] if done.column is not None else tuple(found[0])
             upper = "" if end is None else f"({key}) < ({_literals(done, end)})"
-            yield _Range(relation, " AND ".join(filter(None, (lower, upper))), end)
+            yield _Range(relation, " AND ".join(filter(None, (lower, upper))), end, is_last=end is None)
             if end is None:
                 return
             begin = end
@@ -179,6 +205,7 @@ class TableLoad:
             self.published.oid,
             self.published.oid,
         )
+        found: list[tuple[str, str]] = []
         for name, kind, pages in leaves:
             relation = f"ONLY {name}"
             step = max(self.server.source.chunk_bytes // PAGE_BYTES, 1)
@@ -186,48 +213,16 @@ class TableLoad:
             for begin, end in zip([0, *borders], [*borders, None], strict=True):
                 lower = f"ctid >= '({begin},0)'" if begin else ""
                 upper = "" if end is None else f"ctid < '({end},0)'"
-                yield _Range(relation, " AND ".join(filter(None, (lower, upper))))
-        if not leaves:  # a partitioned table without partitions
-            yield _Range(self.published.sql_name, "")
-
-    def _decodable(self, description: SourceTable, load: Load, ranges: Iterator[_Range]) -> Iterator[Part]:
-        """Blocks as raw events, with the state of the load after each."""
-        header = described([description], ROWS)
-        place = pa.array([f"load of {self.published.name} in {self.server.source.slot}"])
-        held: _Block | None = None
-        continues, number = False, 0
-
-        def part(block: _Block, until: int) -> Part:
-            after = load
-            if block.is_last:
-                chunk = Chunk(block.range.end, block.visible)
-                after = replace(load, chunks=(*load.chunks, chunk) if load.is_ranged else (chunk,), until=until)
-            count = len(block.lines) + 1
-            raw = RawEvents(
-                source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), place),
-                source_offset=pa.array(np.arange(number, number + count, dtype=np.int64)),
-                documents=pa.array([header, *block.lines], pa.binary()),
-                ingested_at=datetime.now(UTC),
-            )
-            return Part(raw, BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION, continues, after)
-
-        # Each block waits for the next one: only the last completes the load.
-        for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=not load.is_ranged)):
-            if held is not None:
-                done = part(held, until=0)
-                load, number, continues = done.load, number + len(held.lines), not held.is_last
-                yield done
-            held = block
-        if held is None:
-            raise SourceError(f"{self.published.name} was not loaded: nothing was read")
-        # Every transaction that any chunk sees has committed before this position.
-        yield part(held, until=self.server.inserted)
+                found.append((relation, " AND ".join(filter(None, (lower, upper)))))
+        found = found or [(self.published.sql_name, "")]  # a partitioned table without partitions
+        for place, (relation, condition) in enumerate(found, 1):
+            yield _Range(relation, condition, None, is_last=place == len(found))
 
     def _copy(self, description: SourceTable, ranges: Iterator[_Range], put: _Put, *, in_one_transaction: bool) -> None:
         """Read ranges, all in one transaction or each in one of its own."""
         names = ", ".join(in_quotes(column.name) for column in description.columns)
         connection: Any = connect(self.server.source)
-        visible: Visibility | None = None
+        visible: str | None = None
         try:
             with reported(f"{self.published.name} could not be loaded"), connection.cursor() as cursor:
                 for part in ranges:
@@ -235,7 +230,7 @@ class TableLoad:
                         cursor.execute("ROLLBACK" if visible is not None else "SELECT 1")
                         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                         cursor.execute("SELECT pg_current_snapshot()::text")
-                        visible = Visibility.parse(cursor.fetchone()[0])
+                        visible = str(cursor.fetchone()[0])
                     condition = " AND ".join(filter(None, (part.condition, self.published.condition)))
                     where = f" WHERE {condition}" if condition else ""
                     sink = _Sink(self.limit_bytes, part, visible, put)
@@ -250,13 +245,13 @@ def _literals(load: Load, end: int | tuple[str, ...]) -> str:
     if isinstance(end, int):
         return str(end)
     texts = ("E'" + text.replace("\\", "\\\\").replace("'", "''") + "'" for text in end)
-    return ", ".join(f"{text}::{column.type}" for text, column in zip(texts, load.key, strict=True))
+    return ", ".join(f"{text}::{column.sql}" for text, column in zip(texts, load.key, strict=True))
 
 
 class _Sink:
     """Receives lines from COPY; hands them on in blocks."""
 
-    def __init__(self, limit_bytes: int, part: _Range, visible: Visibility, put: _Put) -> None:
+    def __init__(self, limit_bytes: int, part: _Range, visible: str, put: _Put) -> None:
         self.lines: list[bytes] = []
         self._size = 0
         self._limit_bytes = limit_bytes
@@ -311,71 +306,6 @@ def read_ahead(read: Callable[[_Put], None]) -> Iterator[_Block]:
 
 PLACED_KEYS = 50_000
 """Keys whose chunks the server tells in one query."""
-
-
-def without_loaded(
-    changes: ChangeBatch, position: PostgresPosition, lsn: NDArray[np.int64], xid: NDArray[np.int64], server: Server
-) -> ChangeBatch:
-    """Changes that the load does not contain; of an update that moves a row to another chunk, the half that it does not contain.
-
-    Args:
-        changes: changes of the table.
-        position: position of the table, with its load.
-        lsn: log position of the transaction of each change.
-        xid: identifier of the transaction of each change.
-        server: knows the order of keys that are not integers.
-
-    Raises:
-        LoadOutdatedError: the table was truncated between chunks.
-        SourceError: the server cannot be asked.
-    """
-    load = position.load
-    if load is None or not load.is_complete:
-        return changes
-    table = changes.table
-    ops = np.asarray(table.column("op").combine_chunks().cast(pa.binary()).to_numpy(zero_copy_only=False))
-    is_truncate = ops == b"t"
-    doubtful = lsn < load.until
-    seen_by = np.stack([chunk.visible.sees(xid) for chunk in load.chunks]) & doubtful
-    by_all: Mask = np.logical_and.reduce(seen_by)
-    depends: Mask = np.logical_or.reduce(seen_by) & ~by_all
-    if (is_truncate & depends).any():
-        why = "the table was truncated while it was loaded, so the load begins again"
-        raise LoadOutdatedError(why, replace(position, load=load.begun_again).to_json())
-
-    def seen(rows: pa.ChunkedArray, asked: Mask) -> Mask:
-        found = by_all.copy()
-        places = np.flatnonzero(asked)
-        if len(places):
-            chunks = _chunks_of(rows.combine_chunks().take(pa.array(places)), load, server)
-            found[places] = seen_by[chunks, places]
-        return found
-
-    old = seen(table.column("key"), depends)
-    is_update = ops == b"u"
-    new = np.where(is_update, seen(table.column("after"), depends & is_update), old) if load.is_ranged else old
-    dropped = old & new
-    if not (old != new).any():
-        return changes if not dropped.any() else replace(changes, table=table.filter(pa.array(~dropped)))
-    kept = split_updates(table, removed=~old & new, created=old & ~new)
-    return replace(changes, table=kept.filter(pa.array(~dropped)))
-
-
-def _chunks_of(rows: pa.StructArray, load: Load, server: Server) -> NDArray[np.int64]:
-    """The chunk that contains the key of each row."""
-    if not load.is_ranged or len(load.chunks) == 1:
-        return np.zeros(len(rows), np.int64)
-    ends = [chunk.end for chunk in load.chunks if chunk.end is not None]
-    if load.column is not None:
-        keys = np.asarray(rows.field(load.column).cast(pa.int64()))
-        return np.searchsorted(np.array(ends, np.int64), keys, side="right")
-    types = [(column.type, column.collation) for column in load.key]
-    columns = [_texts(rows.field(column.name)) for column in load.key]
-    borders = [list(values) for values in zip(*(end for end in ends if isinstance(end, tuple)), strict=True)]
-    found: list[int] = []
-    for first in range(0, len(rows), PLACED_KEYS):
-        found += server.chunks_of(types, [texts[first : first + PLACED_KEYS] for texts in columns], borders)
-    return np.array(found, np.int64)
 
 
 def _texts(values: pa.Array) -> list[str]:

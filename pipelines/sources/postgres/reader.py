@@ -6,16 +6,14 @@ import struct
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.pipelines.config.sources import PostgresSource
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
-from nevermore.pipelines.decode.feed import Decided, TableFeed
+from nevermore.pipelines.decode.batches import BatchEnd, RawEvents
+from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats.pgoutput import (
     NumberedMessages,
@@ -25,9 +23,9 @@ from nevermore.pipelines.formats.pgoutput import (
     relation_message,
 )
 from nevermore.pipelines.jsonscan.spans import from_binary
-from nevermore.pipelines.sources.live import LOAD_AGAIN, LoadOutdatedError, check_rejected, other_identity
-from nevermore.pipelines.sources.postgres.load import TableLoad, without_loaded
-from nevermore.pipelines.sources.postgres.position import Load, PostgresPosition, Shape, UnsentError, lsn_of, lsn_text
+from nevermore.pipelines.sources.live import HEARTBEAT_BYTES, LiveSource
+from nevermore.pipelines.sources.postgres.load import PostgresBatch, TableLoad
+from nevermore.pipelines.sources.postgres.position import PostgresPosition, Shape, UnsentError, lsn_text
 from nevermore.pipelines.sources.postgres.server import (
     Publication,
     Server,
@@ -38,9 +36,8 @@ from nevermore.pipelines.sources.postgres.server import (
     quoted,
     reported,
 )
+from nevermore.pipelines.sources.table_position import LOAD_AGAIN, LoadOutdatedError, other_identity
 
-HEARTBEAT_BYTES = 16 * 1024**2
-"""A table without changes records the position once so much log was written since: the server keeps the log until then."""
 WAIT_SECONDS = 0.05
 SILENCE_SECONDS = 30.0
 """After so long without a message, the server is asked whether it still sends."""
@@ -58,98 +55,6 @@ _CHANGES = frozenset(ord(letter) for letter in "IUDT")
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Transactions:
-    """The transactions of a batch, by the text of their log position, which is the `source_file` of their changes."""
-
-    names: pa.StringArray
-    lsn: np.ndarray[Any, np.dtype[np.int64]]
-    xid: np.ndarray[Any, np.dtype[np.int64]]
-
-
-@dataclass(frozen=True)
-class PostgresBatch:
-    """See `LiveBatch`.
-
-    Attributes:
-        lsn: log position after the last transaction that is complete.
-        system: identifier of the database cluster.
-        timeline: number of its history.
-        slot: name of the slot.
-        transactions: transactions of the changes; None for rows of a load.
-        load: state of the load after the batch, for rows of a load.
-        member: see `PublishedTable`, for rows of a load.
-        server: is asked about keys while a load is recent; None for rows of a load.
-        shapes: shapes of the tables when the round began, by `member`.
-    """
-
-    raw: RawEvents
-    end: BatchEnd
-    continues: bool
-    lsn: int
-    system: str
-    timeline: int
-    slot: str
-    transactions: Transactions | None = None
-    load: Load | None = None
-    member: str | None = None
-    server: Server | None = None
-    shapes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def at_text(self) -> str:
-        """See `LiveBatch`."""
-        return lsn_text(self.lsn)
-
-    def position_after(self, before: str | None, decided: Decided) -> str:
-        """See `LiveBatch`."""
-        if self.load is not None or before is None:
-            shape = self.shapes.get(self.member or "", "")
-            return PostgresPosition(
-                self.system, self.slot, self.lsn, self.load, decided.claims, self.member, self.timeline, shape
-            ).to_json()
-        position = PostgresPosition.from_json(before)
-        shape = self.shapes.get(position.member or "", "")
-        return position.reaching(self.lsn, decided.claims, self.timeline, shape).to_json()
-
-    def is_due(self, before: str | None) -> bool:
-        """See `LiveBatch`."""
-        return before is not None and self.lsn - PostgresPosition.from_json(before).lsn >= HEARTBEAT_BYTES
-
-    def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
-        """See `LiveBatch`."""
-        if self.transactions is None or self.server is None or before is None or not changes.num_rows:
-            return changes
-        position = PostgresPosition.from_json(before)
-        if position.load is None and (self.transactions.lsn >= position.lsn).all():
-            return changes
-        of = np.asarray(pc.index_in(changes.table.column("source_file"), value_set=self.transactions.names))
-        lsn, xid = self.transactions.lsn[of], self.transactions.xid[of]
-        is_new = lsn >= position.lsn
-        if not is_new.all():
-            table = changes.table.filter(pa.array(is_new))
-            changes, lsn, xid = replace(changes, table=table), lsn[is_new], xid[is_new]
-        if position.load is None or not changes.num_rows:
-            return changes
-        return without_loaded(changes, position, lsn, xid, self.server)
-
-    def new_rejected(self, before: str | None, rejected: Rejected) -> Rejected:
-        """See `LiveBatch`."""
-        if self.transactions is None or before is None or not rejected.num_rows:
-            check_rejected(rejected)
-            return rejected
-        position = PostgresPosition.from_json(before)
-        of = np.asarray(pc.index_in(rejected.table["source_file"], value_set=self.transactions.names))
-        lsn, xid = self.transactions.lsn[of], self.transactions.xid[of]
-        is_new, may_be_loaded = lsn >= position.lsn, np.zeros(len(lsn), np.bool_)
-        if position.load is not None:
-            may_be_loaded = lsn < position.load.until
-            is_loaded = [chunk.visible.sees(xid) for chunk in position.load.chunks]
-            is_new &= ~(may_be_loaded & np.logical_and.reduce(is_loaded))
-        check_rejected(Rejected(rejected.table.filter(pa.array(is_new & ~may_be_loaded))))
-        return Rejected(rejected.table.filter(pa.array(is_new)))
 
 
 @dataclass
@@ -187,8 +92,10 @@ class _Place:
     continues: bool = False
 
 
-class PostgresReader:
+class PostgresReader(LiveSource):
     """See `LiveSource`."""
+
+    positions = PostgresPosition
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source
@@ -224,13 +131,13 @@ class PostgresReader:
             self._server.check()
         self._system = self._server.system
         known = [PostgresPosition.from_json(text) for text in positions.values() if text is not None]
-        oldest = min((position.lsn for position in known), default=0)
+        oldest = min((position.at for position in known), default=0)
         if any(position.system != self._system for position in known):
             raise lost("this is another database cluster than the one that was read before", oldest)
         self._timeline = self._server.timeline
         for position in known:
             self._check_history(position)
-        newest = max((position.lsn for position in known), default=0)
+        newest = max((position.at for position in known), default=0)
         if newest > (end := self._server.inserted):
             raise lost("the server was restored from a copy that is older than what was read", end)
         if others := sorted({position.slot for position in known} - {self.source.slot}):
@@ -252,11 +159,11 @@ class PostgresReader:
             return
         is_later = self._timeline > position.timeline
         end = self._server.end_of_timeline(position.timeline) if is_later else 0
-        if position.lsn > end:
+        if position.at > end:
             left = f"left its log at {lsn_text(end)}" if end else "does not have its log"
             raise lost(
                 f"the server was replaced by a standby, or restored, which {left} and lacks what was read after it",
-                end or position.lsn,
+                end or position.at,
             )
 
     def _checked(self, slot: Slot | None, oldest: int | None) -> int:
@@ -295,7 +202,7 @@ class PostgresReader:
             raise lost(
                 f"{source_table} was dropped and created again, or was out of publication {self.source.publication} for some "
                 "time",
-                known.lsn,
+                known.at,
             )
         if not known.shape:
             return
@@ -308,15 +215,8 @@ class PostgresReader:
             if unsent.is_another_type:
                 text = f"{why}. {LOAD_AGAIN}"
                 raise SourceError(text) from None
-            again = replace(known, load=Load(), shape=published.shape).to_json()
+            again = replace(known, shape=published.shape).again
             raise LoadOutdatedError(f"{why}, so the table is loaded again", again) from None
-
-    def is_loaded(self, position: str | None) -> bool:
-        """See `LiveSource`."""
-        if position is None:
-            return False
-        load = PostgresPosition.from_json(position).load
-        return load is None or load.is_complete
 
     def load(
         self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int
@@ -325,25 +225,17 @@ class PostgresReader:
         self.interrupt()
         publication = self._publication or self._server.require_publication()
         published = next(t for t in publication.tables if t.name == source_table)
-        known = None if position is None else PostgresPosition.from_json(position)
-        start = self._start if known is None else known.lsn
-        for part in TableLoad(self._server, publication, published, table, limit_bytes).parts(known):
-            yield PostgresBatch(
-                part.raw,
-                part.end,
-                part.continues,
-                start,
-                self._system,
-                self._timeline,
-                self.source.slot,
-                load=part.load,
-                member=published.member,
-                shapes={published.member: published.shape},
-            )
+        known = self._at(self._start) if position is None else PostgresPosition.from_json(position)
+        known = replace(known, timeline=self._timeline, member=published.member, shape=published.shape)
+        yield from TableLoad(self._server, publication, published, table, limit_bytes).parts(known)
+
+    def _at(self, place: int) -> PostgresPosition:
+        """A position here and now."""
+        return PostgresPosition(at=place, system=self._system, slot=self.source.slot, timeline=self._timeline)
 
     def stream(self, positions: Mapping[str, str | None], limit_bytes: int) -> Iterator[PostgresBatch]:
         """See `LiveSource`."""
-        known = [PostgresPosition.from_json(text).lsn for text in positions.values() if text is not None]
+        known = [PostgresPosition.from_json(text).at for text in positions.values() if text is not None]
         target = self._server.written()
         start = min(known, default=target)
         if self._stream is None:
@@ -366,15 +258,9 @@ class PostgresReader:
         self._reached = max(pending.done, target)
         yield self._batch(pending.payloads, self._reached, BatchEnd.TRANSACTION, place)
 
-    def is_reached(self, commit: str, position: str) -> bool:
-        """See `LiveSource`."""
-        known, at = PostgresPosition.from_json(position), lsn_of(commit)
-        is_whole = known.load is None or (known.load.is_complete and known.load.until <= at)
-        return known.lsn <= at and is_whole
-
     def acknowledge(self, positions: Sequence[str]) -> None:
         """See `LiveSource`. The server learns it at the end, or when it keeps much log: the stream must be closed for that."""
-        oldest = min((PostgresPosition.from_json(text).lsn for text in positions), default=0)
+        oldest = min((PostgresPosition.from_json(text).at for text in positions), default=0)
         self._safe = oldest
         is_late = time.monotonic() - self._confirmed_at >= CONFIRM_SECONDS
         if self._safe - self._start >= (1 if is_late else HEARTBEAT_BYTES):
@@ -403,9 +289,8 @@ class PostgresReader:
         if slot is None:
             self._server.create_slot()
             slot = self._server.slot()
-        return PostgresPosition(
-            self._server.system, self.source.slot, self._checked(slot, None), Load(), timeline=self._server.timeline
-        ).to_json()
+        self._system, self._timeline = self._server.system, self._server.timeline
+        return self._at(self._checked(slot, None)).again
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
@@ -519,18 +404,15 @@ class PostgresReader:
             source_file=pa.DictionaryArray.from_arrays(pa.array(codes), names),
             source_offset=pa.array(numbered.index),
             documents=array,
-            ingested_at=datetime.now(UTC),
         )
-        transactions = Transactions(names.slice(0, len(numbered.lsn)), numbered.lsn, numbered.xid)
         return PostgresBatch(
             raw,
             end,
             place.continues,
-            lsn,
-            self._system,
-            self._timeline,
-            self.source.slot,
-            transactions,
-            server=self._server,
-            shapes=self._shapes,
+            self._at(lsn),
+            names.slice(0, len(numbered.lsn)),
+            numbered.lsn,
+            self._server,
+            numbered.xid,
+            self._shapes,
         )

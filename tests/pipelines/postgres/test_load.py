@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
-from nevermore.pipelines.sources.postgres.position import Load, PostgresPosition, Visibility
+from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
+from nevermore.pipelines.sources.table_position import Chunk, KeyColumn, Load
 
 ROWS = 60_000
 
@@ -210,7 +212,10 @@ def test_visibility_of_transactions_across_the_end_of_their_numbers() -> None:
 
 
 def test_positions_survive_their_text() -> None:
-    chunk = Load((), "id", 17)
-    position = PostgresPosition("7", "slot", 2**40 + 5, chunk, {"shop.items": "public.items"})
+    key = (KeyColumn("name", "text", "C"), KeyColumn("day", "date"))
+    load = Load((Chunk(("a'", "2024-01-01"), "5:7:5,6"), Chunk(None, "7:7:")), None, 17, key)
+    claims = {"shop.items": "public.items"}
+    position = PostgresPosition(system="7", slot="slot", at=2**40 + 5, load=load, claims=claims)
     assert PostgresPosition.from_json(position.to_json()) == position
     assert position.reaching(2**41, {}).load is None
+    assert replace(position, load=replace(load, until=0)).reaching(2**41, {}).load is not None

@@ -19,7 +19,7 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.table_ingest import TableIngest
 from nevermore.pipelines.maintain import replay
 from nevermore.pipelines.maintain.replay import resync, resync_from, resync_from_source
-from nevermore.pipelines.sources.live import LoadOutdatedError
+from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.scan_core import open_table
 from tests.pipelines.mysql.conftest import Shop as MysqlShop
 from tests.pipelines.postgres.conftest import Shop as PostgresShop
