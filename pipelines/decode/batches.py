@@ -241,7 +241,7 @@ class BatchEnd(Enum):
     WITHIN_TRANSACTION = "within a transaction that is larger than a batch and continues in the next one"
 
 
-_COLUMNS = ("source_file", "source_offset", "documents", "envelopes", "keys", "rows", "message")
+_COLUMNS = ("source_file", "source_offset", "documents", "keys", "rows", "message")
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,6 @@ class RawEvents:
         source_offset: line (from 1), row or offset in it.
         documents: binary; NULL is a message without a value (tombstone).
         keys: message keys as binary documents, or None where the source has none.
-        envelopes: what the source has cut off around each document, with a NUL in its place; NULL where nothing was cut.
         schema_ids: id of the schema in a registry that each document names, and each key; None where the source has none.
         rows: columns by name.
         message: columns of the messages that tables have in addition; None where there are none.
@@ -268,7 +267,6 @@ class RawEvents:
     source_file: pa.DictionaryArray
     source_offset: pa.Int64Array
     documents: pa.BinaryArray | None = None
-    envelopes: pa.DictionaryArray | None = None
     keys: pa.BinaryArray | None = None
     schema_ids: tuple[pa.Int64Array, pa.Int64Array] | None = None
     rows: pa.Table | None = None
@@ -292,15 +290,6 @@ class RawEvents:
     def num_events(self) -> int:
         """Number of events."""
         return len(self.source_offset)
-
-    @property
-    def whole_documents(self) -> Any:
-        """The documents with what was cut off."""
-        if self.envelopes is None:
-            return self.documents
-        around = zip(*(text.split(b"\0") for text in self.envelopes.dictionary.to_pylist()), strict=True)
-        head, tail = (pa.array(parts, pa.binary()).take(self.envelopes.indices) for parts in around)
-        return pc.coalesce(pc.binary_join_element_wise(head, self.documents, tail, b""), self.documents)
 
     def slice(self, first: int, count: int) -> "RawEvents":
         """Some events that follow each other, without copying them."""

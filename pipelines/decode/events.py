@@ -351,7 +351,7 @@ def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
     if raw.documents is None:
         return pa.nulls(len(places), pa.binary())
     found = []
-    for number, documents in enumerate((raw.whole_documents, *(() if raw.keys is None else (raw.keys,)))):
+    for number, documents in enumerate((raw.documents, *(() if raw.keys is None else (raw.keys,)))):
         some = pc.binary_slice(documents, 0, MAX_RAW_BYTES)
         found.append(some if raw.schema_ids is None else framed(some, raw.schema_ids[number]))
     return pc.coalesce(*found)

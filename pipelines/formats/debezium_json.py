@@ -7,7 +7,7 @@ of the format are in `debezium.py`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -81,23 +81,13 @@ class Payloads:
     schemas: tuple[bytes, ...]
 
 
-def cut_envelopes(
-    events: pa.BinaryArray, cut_off: pa.DictionaryArray | None = None, *, apart: Mask | None = None
-) -> Payloads:
-    """Return the payloads of events with an envelope, and other events as they are.
-
-    `cut_off` are envelopes that the source has removed, `apart` the events that are not compared with others.
-    """
+def cut_envelopes(events: pa.BinaryArray, *, apart: Mask | None = None) -> Payloads:
+    """Return the payloads of events with an envelope, and other events as they are; those `apart` are not compared with others."""
     documents = from_binary(events)
     start, end = documents.start.copy(), documents.end.copy()
     schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
     schemas: dict[bytes, int] = {}
-    if cut_off is not None:
-        codes = np.asarray(cut_off.indices.fill_null(-1))
-        for code, around in enumerate(cut_off.dictionary.to_pylist()):
-            cut = envelope_of(around.replace(b"\0", b"{}"))
-            schema_of[codes == code] = NO_SCHEMA if cut is None else schemas.setdefault(cut[2], len(schemas))
-    pending = first_member_is(documents, "schema", "payload") & (schema_of == NO_SCHEMA)
+    pending = first_member_is(documents, "schema", "payload")
     compared = pending & (True if apart is None else ~apart)
     for _ in range(MAX_COMPARED_SCHEMAS):
         if not compared.any():
@@ -175,7 +165,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions, *, apart: Mask
     """Decode a batch of Debezium JSON, or of file rows that hold its events in columns, to changes; for `apart` see `cut_envelopes`."""
     if raw.rows is not None:
         return decode_rows_of_file(raw.rows)
-    payloads = cut_envelopes(raw.documents, raw.envelopes, apart=apart)
+    payloads = cut_envelopes(raw.documents, apart=apart)
     keys = cut_envelopes(pa.nulls(raw.num_events, pa.binary()) if raw.keys is None else raw.keys)
     unknown: tuple[Refusal, ...] = ()
     if raw.schema_ids is not None and (options.registry is not None or options.schemas is not None):
@@ -186,11 +176,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions, *, apart: Mask
     odd = (members.status == kernels.BROKEN) & (payloads.schema_of != NO_SCHEMA)
     if apart is None and odd.any():
         # By its bytes, an envelope also ends like another one where a further member that is an object follows the payload.
-        whole = replace(raw, documents=pc.if_else(pa.array(odd), raw.whole_documents, raw.documents))
-        if raw.envelopes is not None:
-            codes = pc.if_else(pa.array(odd), pa.scalar(None, raw.envelopes.indices.type), raw.envelopes.indices)
-            whole = replace(whole, envelopes=pa.DictionaryArray.from_arrays(codes, raw.envelopes.dictionary))
-        return decode_debezium(whole, options, apart=odd)
+        return decode_debezium(raw, options, apart=odd)
     kind = layouts_of(payloads.documents, members)
     changes = _envelopes(members, kind.enveloped, nested)
     if kind.row.any() or options.tombstones == "delete":

@@ -213,8 +213,7 @@ def unwrapped(raw: RawEvents) -> RawEvents:
     if raw.documents is None or raw.keys is not None:
         return raw
     documents = from_binary(raw.documents)
-    is_outer = True if raw.envelopes is None else np.asarray(raw.envelopes.is_null())
-    rows = np.flatnonzero(first_member_is(documents, *_ENVELOPE, *_VALUES) & is_outer)
+    rows = np.flatnonzero(first_member_is(documents, *_ENVELOPE, *_VALUES))
     if not len(rows):
         return raw
     members = scan_objects(documents.take(rows), ("key", *_VALUES, *_PLACE))
@@ -281,7 +280,7 @@ def sniff(raw: RawEvents) -> str:
         raise SourceError(
             f"no column of {', '.join(names[:10])} contains the operation: use format: dms or rows, with op_column or no_op"
         )
-    first = raw.slice(0, SNIFFED_EVENTS).whole_documents
+    first = raw.documents.slice(0, SNIFFED_EVENTS)
     events = scan_objects(from_binary(first), learn=False)
     if not found and (blank(events) | tombstones(events)).all():
         return "debezium-json"  # only tombstones, which it skips
@@ -296,7 +295,7 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
     """Formats that any of the first events looks like."""
     if raw.documents is None:
         return () if raw.rows is None else _likely_formats_of_columns(raw, raw.rows)
-    first = raw.slice(0, SNIFFED_EVENTS).whole_documents
+    first = raw.documents.slice(0, SNIFFED_EVENTS)
     if pc.any(pc.starts_with(first, b"\0")).as_py():
         return ("debezium-avro",)
     documents = from_binary(first)

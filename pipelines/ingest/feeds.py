@@ -206,9 +206,7 @@ class Feed:
         if any(settings.order_by != POSITION for settings in self.settings):
             # Everything that has to be sorted is read at once, as far as memory allows.
             most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
-            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(
-                self.memory_limit_bytes, cuts_envelopes=self._cuts_envelopes
-            )
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(self.memory_limit_bytes)
         return self._bounded(options)
 
     @property
@@ -217,16 +215,9 @@ class Feed:
         options = FileOptions.split(self.source_options)[0] if isinstance(self.source, FilesSource) else FileOptions()
         return self._bounded(options)
 
-    @property
-    def _cuts_envelopes(self) -> bool:
-        name = self.source.format
-        return name is not None and full_name(name) == "debezium-json"
-
     def _bounded(self, options: FileOptions) -> FileOptions:
         most = self.memory_limit_bytes // READ_SHARE
-        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(
-            self.memory_limit_bytes, cuts_envelopes=self._cuts_envelopes
-        )
+        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(self.memory_limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int:

@@ -9,7 +9,7 @@ These are the elements of arrays, documents that follow each other, and lines.
 import numpy as np
 from numpy.typing import NDArray
 
-from nevermore.pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, begins_with, nearest
+from nevermore.pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, nearest
 from nevermore.pipelines.jsonscan.value_kernels import (
     BAD,
     BROKEN,
@@ -31,7 +31,6 @@ from nevermore.pipelines.jsonscan.value_kernels import (
     end_of_plain_run,
     expected_name,
     next_member,
-    put_word,
     require,
     require_columns,
     require_names,
@@ -653,64 +652,6 @@ def find_newlines(data: Bytes, out: Places) -> int:
                 out[found] = p
                 found += 1
     return found
-
-
-@callee
-def _copy_line(data: Bytes, p: int, out: Bytes, at: int) -> int:
-    """Copy data[p:] up to and with a newline to out[at:], which has as much room; the position after it, 0 if there is none."""
-    size = np.uint64(len(data))
-    while p + EIGHT <= size:
-        word = word_at(data, p)
-        put_word(out, at, word)
-        if _has_newline(word):
-            break
-        p += EIGHT
-        at += EIGHT
-    while p < size:
-        out[at] = data[p]
-        p += ONE
-        at += ONE
-        if data[p - ONE] == 0x0A:
-            return p
-    return np.uint64(0)
-
-
-@kernel("u8[] u8[] i32[] u8[]= i32[]= i32[]=")
-def cut_lines(data: Bytes, around: Bytes, ends: Places, out: Bytes, offsets: Places, codes: Places) -> tuple[int, int]:
-    """Copy the objects within known envelopes to out[offsets[0] :], up to another line; (lines, their bytes).
-
-    Envelope k is the text before the object, around[ends[2 * k] : ends[2 * k + 1]], and the text after it, which follows in
-    `around` up to ends[2 * k + 2] and ends with the only newline of the two.
-    """
-    size, count = np.uint64(len(data)), len(ends) // 2
-    require(len(codes) < len(offsets) and offsets[0] >= 0)
-    require(offsets[0] + len(data) <= len(out) and len(out) < 2**31 and len(ends) == 2 * count + 1)
-    for k in range(2 * count):
-        require(0 <= ends[k] < ends[k + 1] <= len(around))
-    p, at, last, found = np.uint64(0), np.uint64(offsets[0]), 0, 0
-    while found < len(codes):
-        code = -1
-        for k in range(count):
-            place = (last + k) % count  # neighbouring lines are mostly of one table
-            head, tail = np.uint64(ends[2 * place]), np.uint64(ends[2 * place + 1])
-            if size - p >= tail - head and begins_with(data, p, around, head, tail):
-                code = place
-                break
-        if code < 0:
-            break
-        begin = p + np.uint64(ends[2 * code + 1] - ends[2 * code])
-        tail, end = np.uint64(ends[2 * code + 1]), np.uint64(ends[2 * code + 2])
-        after = _copy_line(data, begin, out, at)
-        stop = after - (end - tail)
-        is_object = after > begin + end - tail and data[begin] == 0x7B and data[stop - ONE] == 0x7D
-        if not is_object or not begins_with(data, stop, around, tail, end):
-            break
-        p, last = after, code
-        at += stop - begin
-        codes[found] = code
-        found += 1
-        offsets[found] = at
-    return found, np.int64(p)
 
 
 @kernel("u8[] i64[][]=")

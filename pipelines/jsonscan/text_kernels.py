@@ -206,30 +206,6 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
             bad[row] |= not fits
 
 
-_BLOCK = np.uint64(256)
-
-
-@callee
-def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
-    """Whether data[p + first : p + last] differs from pattern[first : last]; branch-free, so that it is SIMD."""
-    difference = np.uint8(0)
-    for k in range(first, last):
-        difference |= data[p + k] ^ pattern[k]
-    return difference != 0
-
-
-@callee
-def begins_with(data: Bytes, p: int, pattern: Bytes, first: int, end: int) -> bool:
-    """Whether data[p:] begins with pattern[first:end]; it is long enough."""
-    p -= first
-    while first < end:
-        last = min(first + _BLOCK, end)
-        if _differ(data, p, pattern, first, last):
-            return False
-        first = last
-    return True
-
-
 @callee
 def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     """Refuse texts that are not contiguous in `data`, and masks that are too short."""

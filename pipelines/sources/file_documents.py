@@ -153,11 +153,6 @@ Spans = NDArray[np.int64]
 
 
 NEWLINE = 0x0A
-MIN_CUT_BYTES = 64 * 1024
-"""Envelopes of fewer bytes are left to decoding: to know them costs more than to read them a few times."""
-_ENVELOPE = b'{"schema":'
-_LEARNED_BYTES = 1024 * 1024
-"""Limit of a line by which an envelope becomes known."""
 DEFAULT_SEPARATOR = b"\t"
 NO_KEYED_LINE = (
     "not a keyed line: it lacks a key, the separator {!r} after it, or both (options: {{key_separator: ...}})"
@@ -174,7 +169,6 @@ class Piece:
     Attributes:
         documents: the document of each event; NULL for a tombstone.
         keys: the key of each event, or None if the layout has no keys.
-        envelopes: see `RawEvents`.
         offsets: the line or number of each event, starting at 1.
         read_bytes: bytes of the file up to the end of the last event.
         lines: number of lines up to there.
@@ -191,14 +185,12 @@ class Piece:
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.none)
     may_grow: bool = False
-    envelopes: pa.DictionaryArray | None = None
 
     def slice(self, first: int, count: int | None = None) -> "Piece":
         """Some events that follow each other, in the same part of the file."""
         keys = None if self.keys is None else self.keys.slice(first, count)
-        envelopes = None if self.envelopes is None else self.envelopes.slice(first, count)
         documents, offsets = self.documents.slice(first, count), self.offsets[first:][:count]
-        return replace(self, documents=documents, keys=keys, envelopes=envelopes, offsets=offsets)
+        return replace(self, documents=documents, keys=keys, offsets=offsets)
 
 
 def split_lines(
@@ -246,68 +238,6 @@ def split_lines(
             values, keys, lines = values.filter(kept), keys.filter(kept), lines[~none]
         documents = values
     return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped, rejected)
-
-
-class KnownEnvelopes:
-    """The envelopes of the lines of a file so far: in turn, what stands before the payload, and after it up to the end of the line."""
-
-    def __init__(self, batch_bytes: int) -> None:
-        self._parts: list[bytes] = []
-        self._batch_bytes = batch_bytes
-        self._out, self._used = np.zeros(0, np.uint8), 0
-
-    def cut_lines(self, data: pa.Buffer, first_line: int, max_lines: int) -> Piece | None:
-        """Split the first complete lines into events without their envelopes; None if the first has none that can be known.
-
-        So nothing reads the bytes of envelopes again, and a batch has as many events as without them.
-        """
-        if data.size < MIN_CUT_BYTES or data.slice(0, len(_ENVELOPE)).to_pybytes() != _ENVELOPE:
-            return None
-        view = np.frombuffer(data, np.uint8)
-        room = min(max_lines, len(view) // 256)  # the next piece has what is left
-        offsets, codes = np.zeros(room + 1, np.int32), np.empty(room, np.int32)
-        # the pieces of a batch follow each other in memory, so that to join them copies nothing
-        if self._used >= self._batch_bytes or self._used + len(view) > len(self._out):
-            self._out, self._used = np.empty(self._batch_bytes + len(view), np.uint8), 0
-        offsets[0], count, can_learn = self._used, 0, True
-        while not count and can_learn:
-            around, ends = b"".join(self._parts), np.cumsum([0, *map(len, self._parts)], dtype=np.int32)
-            around_bytes = np.frombuffer(around, np.uint8)
-            count, read = object_kernels.cut_lines(view, around_bytes, ends, self._out, offsets, codes)
-            can_learn = not count and self._learn(data.slice(0, min(data.size, _LEARNED_BYTES)).to_pybytes())
-        if not count:
-            return None
-        kept, codes = self._out[self._used : offsets[count]], codes[:count]
-        self._used = int(offsets[count])
-        passed = len(kept) + int((ends[2::2] - ends[:-1:2])[codes].sum())
-        if passed != read or _num_lines(kept) > 1:
-            raise lost_events(f"{count} lines after line {first_line - 1} have {passed} bytes, not {read}")
-        documents = [None, pa.py_buffer(offsets[: count + 1]), pa.py_buffer(self._out)]
-        envelopes = pa.array(
-            [b"\0".join(both) for both in zip(self._parts[::2], self._parts[1::2], strict=True)], pa.binary()
-        )
-        return Piece(
-            pa.Array.from_buffers(pa.binary(), count, documents),
-            None,
-            np.arange(first_line, first_line + count, dtype=np.int64),
-            read,
-            first_line - 1 + count,
-            envelopes=pa.DictionaryArray.from_arrays(pa.array(codes), envelopes),
-        )
-
-    def _learn(self, data: bytes) -> bool:
-        """Know the envelope of the first line from now on; False if it has none, or is known and has to be read as a whole."""
-        from nevermore.pipelines.formats.debezium_json import MAX_COMPARED_SCHEMAS, envelope_of
-
-        line, newline, _ = data.partition(b"\n")
-        found = envelope_of(line + newline) if newline and len(self._parts) < 2 * MAX_COMPARED_SCHEMAS else None
-        if found is None or found[0] in self._parts:
-            return False
-        around = found[0] + found[1]
-        if b"\0" in around or around.decode(errors="ignore").encode() != around:
-            return False  # decoding rejects the event
-        self._parts += found[:2]
-        return True
 
 
 def _num_lines(view: Bytes) -> int:

@@ -171,17 +171,16 @@ class FileOptions:
             own["comments"] = (own["comments"],)
         return options_of(cls, own), {name: value for name, value in options.items() if name not in names}
 
-    def within(self, memory_limit_bytes: int, *, cuts_envelopes: bool = False) -> "BoundedOptions":
-        """The options for reading within a memory limit, with or without the envelopes that lines share."""
-        return BoundedOptions(**vars(self), memory_limit_bytes=memory_limit_bytes, cuts_envelopes=cuts_envelopes)
+    def within(self, memory_limit_bytes: int) -> "BoundedOptions":
+        """The options for reading within a memory limit."""
+        return BoundedOptions(**vars(self), memory_limit_bytes=memory_limit_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedOptions(FileOptions):
-    """Options for reading with a known memory limit, which decides how large an event may be, and with or without envelopes."""
+    """Options for reading with a known memory limit, which decides how large an event may be."""
 
     memory_limit_bytes: int
-    cuts_envelopes: bool = False
 
     @property
     def max_event_bytes(self) -> int:

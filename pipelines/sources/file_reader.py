@@ -24,7 +24,6 @@ from nevermore.pipelines.sources.csv_file import read_csv
 from nevermore.pipelines.sources.file_documents import (
     Chunks,
     FilePiece,
-    KnownEnvelopes,
     Piece,
     advanced_to,
     after_last_newline,
@@ -35,7 +34,7 @@ from nevermore.pipelines.sources.file_documents import (
     split_lines,
 )
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
-from nevermore.pipelines.sources.file_options import EVENT_SHARE, BoundedOptions, FileOptions, Layout, otherwise
+from nevermore.pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
 from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from nevermore.pipelines.workers import ahead
@@ -289,12 +288,6 @@ def _read_lines(
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, waiting=False)
     known = replace(known, layout=layout.value if is_settled else "")
-    is_chosen = bool(applied or options.comments or options.first_line > 1 or options.last_line)
-    envelopes = (
-        KnownEnvelopes(options.batch_bytes)
-        if isinstance(options, BoundedOptions) and options.cuts_envelopes and layout is Layout.LINES and not is_chosen
-        else None
-    )
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.max_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
@@ -304,9 +297,7 @@ def _read_lines(
         begin = 0
         while begin < whole and not 0 < options.last_line <= known.lines:
             rest = data.slice(begin, whole - begin)
-            piece = None if envelopes is None else envelopes.cut_lines(rest, known.lines + 1, options.batch_rows)
-            if piece is None:
-                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
+            piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
             begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
             yield _lines_piece(

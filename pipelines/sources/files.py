@@ -8,9 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +16,6 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.jsonscan.spans import from_binary
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep, overtaken
 from nevermore.pipelines.sources.file_documents import FilePiece
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
@@ -291,10 +288,8 @@ def _batch(pending: _Pending, end: BatchEnd, *, continues: bool) -> Gathered:
         source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
         source_offset=pa.array(offsets),
         documents=None if columns else _documents(full),
-        keys=_joined([p.piece.keys for p in full], counts),
-        envelopes=_joined([p.piece.envelopes for p in full], counts),
+        keys=_keys(full),
         rows=pa.concat_tables([p.rows for p in full]) if columns else None,
-        ingested_at=datetime.now(UTC),
         skipped=dict(skipped),
         rejected=Rejected.concat(p.rejected for p in pending.pieces),
     )
@@ -306,21 +301,17 @@ def _documents(pieces: list[FilePiece]) -> pa.BinaryArray:
     arrays = [p.piece.documents for p in pieces]
     if len(arrays) == 1:
         return arrays[0]
-    if pieces and all(p.piece.envelopes is not None for p in pieces):
-        parts = [from_binary(array) for array in arrays]
-        # without their envelopes, documents mostly follow each other in memory
-        if all(a.data.ctypes.data == b.data.ctypes.data and a.end[-1] == b.start[0] for a, b in pairwise(parts)):
-            offsets = pa.py_buffer(np.concatenate([*(p.start for p in parts), parts[-1].end[-1:]]))
-            return pa.Array.from_buffers(pa.binary(), offsets.size // 4 - 1, [None, offsets, arrays[0].buffers()[2]])
     return pa.concat_arrays([*arrays, pa.array([], pa.binary())])
 
 
-def _joined(columns: Sequence[pa.Array | None], counts: Sequence[int]) -> pa.Array | None:
-    """The columns of pieces one after the other, NULL for those that lack it; None if all do."""
-    kind = next((column.type for column in columns if column is not None), None)
-    if kind is None:
+def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
+    """The keys of pieces one after the other, NULL for those that lack them; None if all do."""
+    if all(p.piece.keys is None for p in pieces):
         return None
-    return pa.concat_arrays(pa.nulls(n, kind) if c is None else c for c, n in zip(columns, counts, strict=True))
+    nothing = pa.scalar(None, pa.binary())
+    return pa.concat_arrays(
+        pa.repeat(nothing, len(p.piece.offsets)) if p.piece.keys is None else p.piece.keys for p in pieces
+    )
 
 
 UNFINISHED = "unfinished line"

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from itertools import groupby
@@ -788,7 +787,6 @@ class KafkaTopics:
                 pa.concat_arrays([*(found.ids for _, _, found, _ in parts), pa.array([], pa.int64())]),
             ),
             message=self._columns(pending, counts) if self.source.message_columns else None,
-            ingested_at=datetime.now(UTC),
         )
         return KafkaBatch(raw, replace(known, offsets=reached)), left
 

@@ -193,18 +193,6 @@ def find_newlines(random: Random) -> Arguments:
     return [fixed(data), np.zeros(random.integers(0, data.count(b"\n") + 1), np.int32)]
 
 
-def cut_lines(random: Random) -> Arguments:
-    around = [(b"<" * n + b"h" * int(random.integers(0, 300)), b"t" * n + b"\n") for n in range(random.integers(0, 4))]
-    known = [*around, (b"<", b""), (b"", b"\n"), *((head, tail[:-1]) for head, tail in around)]
-    lines = [known[random.integers(0, len(known))] for _ in range(random.integers(0, 7))]
-    data = b"".join(head + b"{" + noise(random, 4).replace(b"\n", b"") + b"}" + tail for head, tail in lines)
-    parts = [part for both in around for part in both]
-    room = int(random.integers(0, 7))
-    out, offsets = np.zeros(len(data) + 40, np.uint8), np.full(room + 1, random.integers(0, 40), np.int32)
-    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
-    return [fixed(data), fixed(b"".join(parts)), ends, out, offsets, np.zeros(room, np.int32)]
-
-
 def split_frames(random: Random) -> Arguments:
     lengths = [int(random.choice([0, 1, 7, 2**32 - 1, 2**31])) for _ in range(random.integers(0, 5))]
     data = b"".join(n.to_bytes(4, "big") + bytes(n if n < 8 else 0) for n in lengths) + noise(random, 2)
@@ -678,7 +666,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     ],
     "nevermore.pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
     "nevermore.pipelines.jsonscan.object_kernels.find_document_line": find_document_line,
-    "nevermore.pipelines.jsonscan.object_kernels.cut_lines": cut_lines,
     "nevermore.pipelines.jsonscan.object_kernels.find_newlines": find_newlines,
     "nevermore.pipelines.jsonscan.object_kernels.find_separators": find_separators,
     "nevermore.pipelines.jsonscan.object_kernels.scan_elements": scan_elements,

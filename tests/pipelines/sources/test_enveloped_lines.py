@@ -1,4 +1,4 @@
-"""Lines are read without the envelopes that they share, and become the same as with them, down to what is rejected."""
+"""Events in the schema envelope, and lines that only look like some: what each becomes does not depend on the others of its batch."""
 
 import json
 import random
@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
-from nevermore.pipelines.errors import LostEventsError
 from nevermore.pipelines.formats import debezium_json
-from nevermore.pipelines.formats.registry import decode, other_format
-from nevermore.pipelines.jsonscan import object_kernels
-from nevermore.pipelines.sources import file_documents
+from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.sources.file_options import FileOptions
 from nevermore.pipelines.sources.files import discover
 from tests.pipelines.project import Project, the
-
-MEMORY = 1024**3
 
 
 def schema(*names: str, kind: str = "string") -> str:
@@ -71,45 +66,37 @@ def odd(number: int) -> list[bytes]:
     ]
 
 
-def read(path: Path, *, cut: bool, batch_bytes: int = 2**20, batch_rows: int = 10_000) -> tuple[Any, ...]:
-    """(changes of each table, rejected events, skipped ones, positions after batches, whether envelopes were cut off)."""
+def read(path: Path, *, batch_bytes: int = 2**20, batch_rows: int = 10_000) -> tuple[Any, ...]:
+    """(changes of each table, rejected events, skipped ones, positions of the files)."""
     tables = tuple(TableFeed(name=name, key=("id",), source_table=name) for name in "ab")
     config = FeedConfig(format="debezium-json", tables=tables)
     options = FileOptions(batch_bytes=batch_bytes, batch_rows=batch_rows, report_incomplete=True)
     changes: dict[str, list[Any]] = {"a": [], "b": []}
-    rejected, skipped, was_cut, position = [], Counter[str](), False, None
-    for batch in discover([str(path)], None, options.within(MEMORY, cuts_envelopes=cut)):
+    rejected, skipped, position = [], Counter[str](), None
+    for batch in discover([str(path)], None, options):
         found = decode(batch.raw, config)
         for name, rows in changes.items():
             table = found.tables[name].table
             for row in table.drop_columns([c for c in table.column_names if c == "ingested_at"]).to_pylist():
                 images = [{k: v for k, v in (row[i] or {}).items() if v is not None} for i in ("before", "after")]
                 rows.append((row["op"], row["source_offset"], row["source_ts"], *images))
-        rejected += sorted(found.rejected.table.to_pylist(), key=str)
+        rejected += found.rejected.table.to_pylist()
         skipped.update(found.skipped)
-        was_cut |= batch.raw.envelopes is not None
         position = batch.position_after.named
-    return changes, sorted(rejected, key=str), skipped, position, was_cut
+    return changes, sorted(rejected, key=str), skipped, position
 
 
 def compared(path: Path, **options: int) -> tuple[Any, ...]:
-    whole, cut = read(path, cut=False, **options), read(path, cut=True, **options)
-    assert not whole[-1]
-    assert cut[:-1] == whole[:-1]
-    return cut
-
-
-@pytest.fixture(autouse=True)
-def _even_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_documents, "MIN_CUT_BYTES", 16)
+    together = read(path, **options)
+    assert read(path, batch_rows=1) == together
+    return together
 
 
 @pytest.mark.parametrize("batch_bytes", [3_000, 20_000, 2**20])
 def test_lines_of_several_schemas(tmp_path: Path, batch_bytes: int) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(enveloped(n, n % 3 if n < 30 else n // 40 % 3) for n in range(200)) + enveloped(200)[:-1])
-    changes, rejected, skipped, _, was_cut = compared(path, batch_bytes=batch_bytes)
-    assert was_cut
+    changes, rejected, skipped, _ = compared(path, batch_bytes=batch_bytes)
     assert not rejected
     assert not skipped
     assert len(changes["a"]) + len(changes["b"]) == 201
@@ -122,7 +109,7 @@ def test_a_line_that_is_something_else(tmp_path: Path, kind: int) -> None:
         lines[place] = odd(place)[kind]
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(lines))
-    assert compared(path, batch_bytes=8_000)[-1]
+    compared(path, batch_bytes=8_000)
     compared(path, batch_rows=7)
 
 
@@ -140,14 +127,13 @@ def test_random_lines(tmp_path: Path, seed: int) -> None:
     compared(path, batch_bytes=chance.choice([2_000, 10_000, 100_000]), batch_rows=chance.choice([5, 64, 1_000]))
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_what_an_event_becomes_does_not_depend_on_those_before(tmp_path: Path, *, cut: bool) -> None:
+def test_what_an_event_becomes_does_not_depend_on_those_before(tmp_path: Path) -> None:
     whole = enveloped(0)
     empty = whole[: whole.index(b'"payload":') + 10] + b"}\n"
     with_more = whole[:-2] + b',"more":1}\n'
     for lines in ([whole, empty, with_more], [empty, with_more, whole], [with_more, whole, empty]):
         (tmp_path / "events.jsonl").write_bytes(b"".join(lines))
-        changes, rejected, skipped, *_ = read(tmp_path / "events.jsonl", cut=cut)
+        changes, rejected, skipped, *_ = read(tmp_path / "events.jsonl")
         assert len(changes["a"]) == 2
         assert [(r["source_offset"], r["raw"]) for r in rejected] == [(lines.index(empty) + 1, empty)]
         assert not skipped
@@ -157,57 +143,14 @@ def test_more_schemas_than_are_compared(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(debezium_json, "MAX_COMPARED_SCHEMAS", 2)
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(enveloped(n, n // 7 % 3) for n in range(90)))
-    assert compared(path, batch_bytes=10_000)[-1]
+    compared(path, batch_bytes=10_000)
 
 
-def test_the_pieces_of_a_batch_are_joined_without_a_copy(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b"".join(enveloped(n) for n in range(400)))
-    options = FileOptions(batch_bytes=40_000).within(MEMORY, cuts_envelopes=True)
-    batches = [batch.raw for batch in discover([str(path)], None, options)]
-    raw_size = path.stat().st_size
-    assert len(batches) < raw_size / 40_000 / 2
-    first = batches[0].documents
-    assert first is not None
-    assert first.nbytes + 4 * 3 * 1024 >= 40_000
-    assert first.buffers()[2].size > first.nbytes
-    assert b"".join(d for batch in batches for d in batch.whole_documents.to_pylist()) == path.read_bytes()
-    assert other_format(batches[0], "debezium-json") is None
-
-
-def test_a_line_that_the_kernel_loses_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b"".join(enveloped(n) for n in range(9)))
-    cut = object_kernels.cut_lines
-
-    def cut_all_but_one(*arguments: Any) -> tuple[int, int]:
-        found, read = cut(*arguments)
-        offsets, codes = arguments[-2:]
-        if found:
-            offsets[1:found], codes[: found - 1] = offsets[2 : found + 1].copy(), codes[1:found].copy()
-        return max(found - 1, 0), read
-
-    monkeypatch.setattr(object_kernels, "cut_lines", cut_all_but_one)
-    with pytest.raises(LostEventsError, match="This is a fault of Nevermore"):
-        read(path, cut=True)
-
-
-def test_an_ingest_cuts_them_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, calls, cut = (
-        Project(tmp_path, {"shop.a": {"key": ["id"], "max_quarantine_ratio": 1.0}}),
-        [],
-        object_kernels.cut_lines,
-    )
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(1)
-        return cut(*arguments)
-
-    monkeypatch.setattr(object_kernels, "cut_lines", counted)
+def test_an_ingest_keeps_the_whole_event_that_it_rejects(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"shop.a": {"key": ["id"], "max_quarantine_ratio": 1.0}})
     bad = enveloped(7).replace(b'"op": "c"', b'"op": "x"').decode().strip()
     project.land("1.jsonl", [*(enveloped(n).decode().strip() for n in range(20)), bad])
     assert the(project.run()).error is None
-    assert calls
     assert [row["id"] for row in project.rows("shop.a")] == list(range(20))
     (rejected,) = project.table("quarantine.shop_a").scan().to_arrow().to_pylist()
     assert rejected["raw"].decode().strip() == bad
