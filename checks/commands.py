@@ -452,7 +452,7 @@ def trim_log(
             trim_logs(catalog, settings, difference_of_base, tables, keep_seconds=keep, is_dry=dry_run, show=show)
         )
     if as_json:
-        print_json([one.as_dict() for one in found])
+        print_json(found)
     elif not found:
         typer.echo("no change log of the config exists yet")
     for one in [] if as_json else found:

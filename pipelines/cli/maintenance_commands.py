@@ -106,7 +106,7 @@ def compact(
         "is_dry": dry_run,
         "engine": engine,
     }
-    done = []
+    done: list[Any] = []
     for name in tables:
         table = open_for_change(name, config)
         if manifests:
@@ -115,7 +115,7 @@ def compact(
                 is_dry=dry_run,
                 memory_limit_bytes=CompactSettings.of(table, settings).memory_limit_bytes,
             )
-            done.append(arranged.as_dict())
+            done.append(arranged)
             if not as_json:
                 print_result(None, arranged.lines, as_json=False)
             continue
@@ -399,14 +399,14 @@ def rollback(
     until = None if before is None else parse_time(before, "--before")
     done = roll_back(catalog, expanded(settings, catalog), table, snapshot_id=to, before=until, is_dry=dry_run)
     if as_json:
-        print_json(done.as_dict())
+        print_json(done)
     else:
         typer.echo("\n".join(done.lines))
 
 
 def _finish(found: "Sequence[Expiry | Orphans]", *, as_json: bool) -> None:
     if as_json:
-        print_json([one.as_dict() for one in found])
+        print_json(found)
     elif not found:
         typer.echo("no table of the config exists yet")
     else:

@@ -8,7 +8,7 @@ one commit; the old files go when their snapshots expire. A log without a key ha
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -135,10 +135,6 @@ class Trimmed:
                 f"{counted(self.tail, 'later change')} kept; {counted(self.files_before, 'file')} of {self.bytes_before:,} bytes became "
                 f"{self.files_after:,} of {self.bytes_after:,}, and go when their snapshots expire"
             )
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def trim_logs(

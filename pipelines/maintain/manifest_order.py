@@ -4,8 +4,8 @@ Every commit writes a manifest of the partitions that it touches. Commits merge 
 manifests of a table whose commits touch many partitions name files of all of them, and every plan reads every one.
 """
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nevermore.pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES
 from nevermore.pipelines.errors import ConfigError
@@ -70,10 +70,6 @@ class ManifestReport:
             f"{self.manifests_after:,} of {self.bytes_after:,}"
         )
         yield f"  a scan of one partition reads {self.read_after:,} bytes of them, {self.read_before:,} before"
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a dictionary for JSON."""
-        return asdict(self)
 
 
 def arrange_manifests(

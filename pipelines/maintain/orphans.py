@@ -4,7 +4,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.project import Config
@@ -79,10 +79,6 @@ class Orphans:
         yield from (f"  {path}" for path in self.files[:_MAX_LISTED])
         if len(self.files) > _MAX_LISTED:
             yield f"  and {len(self.files) - _MAX_LISTED:,} more; --json lists all"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def _duration(seconds: float) -> str:

@@ -4,11 +4,11 @@ The change log and the position in the source stay: they are ahead of the mirror
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nevermore.pipelines.changes.change_log import ORDINAL, LogBase
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -57,10 +57,6 @@ class Rollback:
         if self.lost:
             ids = ", ".join(map(str, self.lost))
             yield f"  not made from the log, so not repeated: {counted(len(self.lost), 'snapshot')} ({ids})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a dictionary for JSON."""
-        return asdict(self)
 
 
 def roll_back(
