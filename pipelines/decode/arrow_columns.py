@@ -118,7 +118,7 @@ def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:
         part, wrong = (pa.nulls(len(array), member.arrow), np.False_) if at < 0 else decode(members[at], member)
         arrays.append(part)
         bad |= wrong
-    fields = [wanted.arrow.field(i) for i in range(wanted.arrow.num_fields)]
+    fields = list(wanted.arrow)
     valid = np.asarray(array.is_valid()) & ~bad
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
 
@@ -278,7 +278,7 @@ def _numbers(array: pa.Array, arrow: pa.DataType) -> Decoded:
 
 def _fit_structs(array: pa.StructArray, arrow: pa.StructType) -> Decoded:
     members = {array.type.field(i).name: member for i, member in enumerate(array.flatten())}
-    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    fields = list(arrow)
     bad = np.zeros(len(array), np.bool_)
     arrays = []
     for field in fields:

@@ -87,7 +87,7 @@ def choose_key(
     """
     if feed.identity_full:
         # A truncate by itself has no columns.
-        return tuple(row_type.field(i).name for i in range(row_type.num_fields)) or tuple(feed.known_types)
+        return tuple(f.name for f in row_type) or tuple(feed.known_types)
     if feed.key:
         return feed.key
     names = tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
@@ -203,8 +203,7 @@ def with_sparse_updates(
     """Mark columns that an update lacks as not sent, unless they are `dropped`: whole old rows lack these as well."""
     unavailable = dict(after.unavailable)
     missing = dict(after.missing)
-    for i in range(row_type.num_fields):
-        name = row_type.field(i).name
+    for name in (f.name for f in row_type):
         lacking = updates & after.present & (missing.get(name, np.False_) if name in after.columns else np.True_)
         if dropped is not None and name in dropped:
             lacking &= ~dropped[name]
@@ -229,7 +228,7 @@ def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Im
 
     Where the new row of a change has the column, its old row may be partial and stays as it is.
     """
-    columns = {row_type.field(i).name: row_type.field(i).type for i in range(row_type.num_fields)}
+    columns = {f.name: f.type for f in row_type}
     filled = []
     for image, other in ((after, None), (before, after)):
         missing = {}
@@ -328,13 +327,11 @@ def change_table(
 def _row_struct(image: Image, row_type: pa.StructType, valid: Mask) -> pa.StructArray:
     if not valid.any():
         return pa.nulls(len(valid), row_type)
-    fields = [row_type.field(i) for i in range(row_type.num_fields)]
-    return _struct([image.columns.get(f.name, pa.nulls(len(valid), f.type)) for f in fields], row_type, valid)
+    return _struct([image.columns.get(f.name, pa.nulls(len(valid), f.type)) for f in row_type], row_type, valid)
 
 
 def _struct(arrays: list[pa.Array], arrow: pa.StructType, valid: Mask) -> pa.StructArray:
-    fields = [arrow.field(i) for i in range(arrow.num_fields)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if valid.all() else pa.array(~valid))
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow), mask=None if valid.all() else pa.array(~valid))
 
 
 @dataclass(frozen=True)
@@ -372,7 +369,7 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
     for part in parts:
         reason = _conflict(row_type, part, kept, key_may_change=feed.identity_full)
         if reason is None:
-            row_type = _united(row_type, part.row_type)
+            row_type = widened(row_type, part.row_type)
             kept.append(part)
         else:
             conflicts.append(reject(raw, part.raw_rows, reason, feed.name))
@@ -389,21 +386,12 @@ def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_
     if kept and not key_may_change and set(part.key) != set(kept[0].key):
         was, now = ", ".join(kept[0].key), ", ".join(part.key)
         return f"{OTHER_KEY}({was}) to ({now}); a renamed key cannot be distinguished from another key: set the key in the config"
-    for i in range(part.row_type.num_fields):
-        field = part.row_type.field(i)
+    for field in part.row_type:
         at = row_type.get_field_index(field.name)
         if at >= 0 and widened(row_type.field(at).type, field.type) is None:
             was = row_type.field(at).type
             return f"column {field.name} changes from {describe(was)} to {describe(field.type)}{NO_PROMOTION}"
     return None
-
-
-def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType:
-    members = {first.field(i).name: first.field(i).type for i in range(first.num_fields)}
-    for i in range(second.num_fields):
-        field = second.field(i)
-        members[field.name] = widened(members.get(field.name, pa.null()), field.type) or field.type
-    return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
 
 
 def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -442,8 +430,12 @@ class Assembled:
     encodings: Mapping[str, str]
 
 
-def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading) -> Assembled:
+def assemble(
+    events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading, *, is_empty_load: bool = False
+) -> Assembled:
     """Assemble the changes of one table at `rows`, in order.
+
+    An empty load has no rows, but describes the table: the columns of one that has none so far are those of the changes.
 
     Raises:
         ConfigError: `types` names a column that the feed does not have.
@@ -452,7 +444,10 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
     parts: list[Part] = []
     rejected: list[Rejected] = []
     counts: Counter[str] = Counter()
-    for places, own, others in _declared_so_far(events.declared, declared_of):
+    groups = _declared_so_far(events.declared, declared_of)
+    if is_empty_load and not feed.known_key:
+        groups = [(rows, events.declared[0], [])]
+    for places, own, others in groups:
         so_far = _after(feed, parts)
         complete = own.completed(_of_table(other, so_far) for other in others)
         part, refused = _assemble_part(events, rows[places], places, complete, feed=so_far, raw=raw, reading=reading)
@@ -558,8 +553,10 @@ def _assemble_part(
     added = [] if raw.message is None else raw.message.column_names
     row_type = _row_type([*map(feed.target_name, types), *added], (after, before, message_key))
     key = choose_key(feed, declared.key, message_key, row_type)
-    # Truncates need no key: of a table that has none yet, there are no rows to remove.
-    if not key and (op == TRUNCATE).all():
+    # Truncates need no key: of a table that has none yet, there are no rows to remove. Without rows, nothing would tell the
+    # types of columns that nothing declares.
+    is_unknown = not len(op) and any(pa.types.is_null(column.type) for column in row_type)
+    if is_unknown or (not key and (op == TRUNCATE).all()):
         return None, Rejected.none()
     if not key:
         reason = "no key: the feed declares none; set it in the config (key: [...])"
@@ -672,12 +669,11 @@ def _of_accepted(
         for name in image.columns
         if (image.present & accepted & ~image.missing.get(name, np.False_)).any()
     }
-    fields = [row_type.field(i) for i in range(row_type.num_fields)]
-    return pa.struct([f for f in fields if f.name in names or f.name in kept])
+    return pa.struct([f for f in row_type if f.name in names or f.name in kept])
 
 
 def _with_columns(row_type: pa.StructType, wanted: Sequence[str], feed: TableFeed) -> pa.StructType:
-    have = [row_type.field(i) for i in range(row_type.num_fields)]
+    have = list(row_type)
     names = {f.name for f in have}
     return pa.struct(
         [*have, *(pa.field(n, feed.known_types.get(n, pa.null())) for n in dict.fromkeys(wanted) if n not in names)]

@@ -61,7 +61,7 @@ def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bo
     Raises:
         KeyError: a key column is not in `row_type`.
     """
-    names = {row_type.field(i).name for i in range(row_type.num_fields)}
+    names = {f.name for f in row_type}
     if missing := [name for name in key if name not in names]:
         raise KeyError(f"key column {', '.join(missing)} is not among the columns {', '.join(sorted(names))}")
     key_type = pa.struct([row_type.field(name) for name in key])
@@ -195,10 +195,7 @@ def with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.
         return column
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     given = {f.name: member for f, member in zip(array.type, array.flatten(), strict=True)}
-    members = [
-        given[f.name].cast(f.type) if f.name in given else pa.nulls(len(array), f.type)
-        for f in (wanted.field(i) for i in range(wanted.num_fields))
-    ]
+    members = [given[f.name].cast(f.type) if f.name in given else pa.nulls(len(array), f.type) for f in wanted]
     return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
 
 

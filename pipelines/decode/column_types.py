@@ -238,9 +238,8 @@ def widened(narrow: pa.DataType, wide: pa.DataType) -> pa.DataType | None:
 
 
 def _widened_struct(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
-    members = {first.field(i).name: first.field(i).type for i in range(first.num_fields)}
-    for i in range(second.num_fields):
-        field = second.field(i)
+    members = {f.name: f.type for f in first}
+    for field in second:
         both = widened(members.get(field.name, pa.null()), field.type)
         if both is None:
             return None
@@ -279,10 +278,9 @@ def _comparable(columns: list["SpanColumn | pa.Array"], known: pa.DataType | Non
 def _extended(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     """The known type with members that were found in addition, widened where that is possible, else unchanged."""
     if pa.types.is_struct(known) and pa.types.is_struct(found):
-        members = {known.field(i).name: known.field(i).type for i in range(known.num_fields)}
-        for i in range(found.num_fields):
-            name, arrow = found.field(i).name, found.field(i).type
-            members[name] = _extended(members[name], arrow) if name in members else arrow
+        members = {f.name: f.type for f in known}
+        for f in found:
+            members[f.name] = _extended(members[f.name], f.type) if f.name in members else f.type
         return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
     if pa.types.is_list(known) and pa.types.is_list(found):
         return pa.list_(pa.field("element", _extended(known.value_type, found.value_type)))

@@ -435,7 +435,7 @@ def structs(column: SpanColumn, wanted: ValueType) -> Decoded:
         arrays.append(array)
         bad |= wrong
     valid = column.has_value & ~bad
-    fields = [wanted.arrow.field(i) for i in range(wanted.arrow.num_fields)]
+    fields = list(wanted.arrow)
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
 
 

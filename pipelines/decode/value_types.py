@@ -90,8 +90,7 @@ def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, exp
     """The value type of an Arrow type, with `encoding` at its leaves."""
     members: tuple[tuple[str, ValueType], ...] = ()
     if pa.types.is_struct(arrow):
-        fields = [arrow.field(i) for i in range(arrow.num_fields)]
-        members = tuple((f.name, from_arrow(f.type, encoding, explicit=explicit)) for f in fields)
+        members = tuple((f.name, from_arrow(f.type, encoding, explicit=explicit)) for f in arrow)
     elif pa.types.is_map(arrow):
         members = (
             ("key", from_arrow(arrow.key_type, encoding, explicit=explicit)),
@@ -329,8 +328,7 @@ def _plain_temporal(arrow: pa.DataType) -> pa.DataType:
 
 def _plain_nested(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(arrow):
-        fields = [arrow.field(i) for i in range(arrow.num_fields)]
-        return pa.struct([pa.field(f.name, plain_type(f.type)) for f in fields])
+        return pa.struct([pa.field(f.name, plain_type(f.type)) for f in arrow])
     if pa.types.is_map(arrow):
         key = pa.field("key", plain_type(arrow.key_type), nullable=False)
         return pa.map_(key, pa.field("value", plain_type(arrow.item_type)))

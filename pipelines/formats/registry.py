@@ -84,8 +84,8 @@ _NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
 def route(
     events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
-    """Assign each table of the feed that has changes to a target: see `route_tables`."""
-    codes = np.unique(events.table_of[events.op != 0]).tolist()
+    """Assign each table of the feed that has changes, or of which there are no rows, to a target: see `route_tables`."""
+    codes = np.unique(events.table_of[events.op != 0]).tolist() if len(events) else range(len(events.tables))
     return route_tables(events.tables, tables, claims, codes=codes, is_open=is_open)
 
 
@@ -546,7 +546,8 @@ class ScannedFeed:
         encodings: dict[str, Mapping[str, str]] = {}
         for number, table in enumerate(feed.tables):
             rows, ordered, unplaced = self._ordered(np.flatnonzero(taken_by == number), table)
-            done = assemble(ordered, rows, table, self.raw, self.reading)
+            is_empty_load = not len(events) and int(codes[0]) == number
+            done = assemble(ordered, rows, table, self.raw, self.reading, is_empty_load=is_empty_load)
             _require_every_change(self.raw, events.raw[rows], table.name, done)
             tables[table.name] = done.changes
             refused += [unplaced, done.rejected]

@@ -254,7 +254,7 @@ def _is_logged(log: ChangeLog, batch: ChangeBatch) -> Mask:
 
 def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
     """The content of each change, as JSON with all columns of the rows."""
-    names = [row_type.field(i).name for i in range(row_type.num_fields)]
+    names = [f.name for f in row_type]
     documents = []
     for row in times_as_text(changes.select(list(_CONTENT))).to_pylist():
         after = row["after"]

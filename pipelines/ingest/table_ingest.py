@@ -20,7 +20,7 @@ from nevermore.pipelines.changes.change_log import (
     last_offsets,
     order_text,
 )
-from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Changes
 from nevermore.pipelines.changes.late_changes import with_later_changes
 from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
 from nevermore.pipelines.config.project import change_log_name, quarantine_name
@@ -76,13 +76,13 @@ class PendingChanges:
             return True
         if self._order_reached is not None and batch.table.column(ORDER)[0].as_py() < self._order_reached:
             return False
-        return batch.key == self.key and _united(self.row_type, batch.row_type) is not None
+        return batch.key == self.key and widened(self.row_type, batch.row_type) is not None
 
     def add(self, batch: ChangeBatch) -> None:
-        """Add a batch for which `can_add` is true."""
-        if batch.num_rows == 0:
+        """Add a batch for which `can_add` is true. One without changes may tell the columns of a table without rows."""
+        if not batch.num_rows and not batch.sent:
             return
-        row_type = batch.row_type if self.row_type is None else _united(self.row_type, batch.row_type)
+        row_type = batch.row_type if self.row_type is None else widened(self.row_type, batch.row_type)
         self._is_uniform &= self.row_type is None or row_type == self.row_type == batch.row_type
         self.row_type, self.key = row_type, batch.key
         if ORDER in batch.table.column_names:
@@ -107,14 +107,6 @@ class PendingChanges:
         """Drop all changes."""
         self.run.close()
         self._reset()
-
-
-def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
-    """The columns of both, in types that can represent the values of both; None if there is none."""
-    if first == second:
-        return first
-    united = widened(first, second)
-    return None if united is None else pa.struct(list(united))
 
 
 Progress = Callable[[TableReport], None]
@@ -266,7 +258,8 @@ class TableIngest:
             )
         if not can_add or (is_within and not self._is_within_transaction):
             self.flush()
-        self._pending.add(batch)
+        if batch.num_rows or not self.known_key:
+            self._pending.add(batch)
         if rejected.num_rows:
             self._rejected.append(rejected)
         self._reached, self._end = position, end
@@ -378,9 +371,13 @@ class TableIngest:
         rejected, position = Rejected.concat(self._rejected), self._reached
         num_changes = self._pending.run.num_rows
         self._check_ratio(num_changes, rejected)
-        changes = self._in_order(self._pending.uniform(), self._pending.key) if num_changes else None
+        changes: Changes | None = None
+        if num_changes:
+            changes = self._in_order(self._pending.uniform(), self._pending.key)
+        elif self._pending.row_type is not None:
+            changes = ChangeBatch.empty(self._pending.row_type, self._pending.key)
         self._commit(changes, self._pending.key, self._pending.counts, rejected, position)
-        if changes is not None:
+        if isinstance(changes, ChangeRun):
             changes.close()
         self._pending.clear()
         storage.reached("before-acknowledgement")
@@ -440,13 +437,13 @@ class TableIngest:
 
     def _commit(
         self,
-        changes: ChangeRun | RemoteChanges | None,
+        changes: Changes | RemoteChanges | None,
         key: tuple[str, ...],
         counts: Mapping[str, int],
         rejected: Rejected,
         position: str,
     ) -> None:
-        if changes is not None and makes_rows(changes, self.config):
+        if changes is not None and (not changes.num_rows or makes_rows(changes, self.config)):
             check_shape(self.name, self.config, self.key or key, self.known_types)
         self._keep(rejected)
         appended = self._log.append(

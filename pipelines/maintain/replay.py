@@ -220,7 +220,7 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
     """
     table_config = config.table(name)
     log = ChangeLog(catalog, change_log_name(name))
-    if log.table is None or log.last_ordinal == 0:
+    if log.table is None or not (log.last_ordinal or log.key):
         raise SourceError(f"{name} has no change log from which to rebuild it; ingest first")
     _check_whole(find_table(catalog, name), log)
     _check_complete(log, _start(log, table_config))

@@ -409,6 +409,8 @@ class Mirror:
                 if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
                     # within a base there is no place to go on from: killed here, all of it is applied again
                     yield self._apply(changes, done if done >= log.base.ordinal else 0, log, reject)
+        if self.table is None and log.last_ordinal == 0 and log.key:  # a load without rows told the columns
+            self._create(log)
 
     def _reached(self, log: ChangeLog, changes: ChangeRun, after: int, end: int) -> int:
         """The last ordinal of a batch of the changes in (after, end]."""
@@ -434,7 +436,7 @@ class Mirror:
         if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
-            self.table = self._create(changes, log)
+            self._create(log)
         before = self.applied_ordinal
         trusts = self._trusts_inserts(log)
         return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject, trusts_inserts=trusts))
@@ -460,12 +462,10 @@ class Mirror:
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject, trusts_inserts=False))
 
-    def _create(self, changes: ChangeRun | RemoteChanges, log: ChangeLog) -> "Table":
-        first = changes if isinstance(changes, RemoteChanges) else next(changes.tables())
-        after = first.schema.field("after").type
-        types = log.row_types | {f.name: f.type for f in after if not pa.types.is_null(f.type)}
+    def _create(self, log: ChangeLog) -> None:
+        types = log.row_types
         check_shape(self.name, self.config, self.key, types)
-        return create_table(
+        self.table = create_table(
             self.catalog,
             self.name,
             with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
