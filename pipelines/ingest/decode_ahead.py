@@ -1,7 +1,7 @@
 """Reads and decodes batches of a feed in other threads while earlier ones are applied.
 
 What a batch becomes depends on the batches before it: on columns, keys, encodings and tables that they brought. So each is
-decoded with what is known when its turn comes near, and once more if the batches in between have changed that.
+decoded with what is known once it is read. What was decoded is thrown away if the batches in between have changed that.
 """
 
 import threading
@@ -91,7 +91,6 @@ class DecodeAhead:
     def __init__(self, source: Source, config: FeedConfig, most: int, on_skipped: OnSkipped) -> None:
         self._source = source
         self._config = config
-        self._is_settled = any(table.known_types for table in config.tables)
         self._most = most if num_threads() > 1 else 1
         self._on_skipped = on_skipped
         self._skipped: list[tuple[str, int]] = []
@@ -129,18 +128,8 @@ class DecodeAhead:
                     item.work.cancel()
 
     def decides(self, config: FeedConfig) -> None:
-        """State the config that the batches so far have led to: the next ones are decoded with it."""
-        with self._changed:
-            if self._is_settled and _is_same(self._config, config):
-                return
-            self._config, self._is_settled = config, True
-            for item, _ in self._ready:
-                work = item.work
-                if work is not None and work.done() and not (work.exception() is None and self._fits(work.result())):
-                    item.work = submitted(partial(self._decoded, item.batch, work.exception() or work.result()))
-
-    def _fits(self, done: _Done) -> bool:
-        return _is_same(done.decoded_with, self._config)
+        """State the config that the batches so far have led to: what is read from now on is decoded with it."""
+        self._config = config
 
     def _next(self) -> Ahead | None:
         with self._changed:
@@ -171,7 +160,7 @@ class DecodeAhead:
             return not self._is_stopped
 
     def _begin(self, batch: Batch) -> None:
-        item = Ahead(batch, submitted(partial(self._decoded, batch, is_first=self._num_read == 0)))
+        item = Ahead(batch, submitted(partial(self._decoded, batch)))
         with self._changed:
             self._ready.append((item, tuple(self._skipped)))
             self._skipped.clear()
@@ -186,10 +175,9 @@ class DecodeAhead:
 
         return looked_up
 
-    def _decoded(self, batch: Batch, before: "_Done | BaseException | None" = None, *, is_first: bool = False) -> _Done:
-        """Scan and decode a batch with the config of now, as far as that was not done before."""
-        scanned = before.scanned if isinstance(before, _Done) else scan(batch.raw, self._config)
-        if not (is_first or self._is_settled):
-            return _Done(scanned)  # the first batch brings the columns
+    def _decoded(self, batch: Batch) -> _Done:
+        """Scan a batch, and decode it if its columns may be known: the first batch brings those of new tables."""
         config = self._config
-        return _Done(scanned, scanned.decode(config), config)
+        scanned = scan(batch.raw, config)
+        is_known = any(table.known_types for table in config.tables)
+        return _Done(scanned, scanned.decode(config), config) if is_known else _Done(scanned)
