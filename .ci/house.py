@@ -40,7 +40,6 @@ SINGLE_IMPORTERS = {
     "nevermore.pipelines.decode.avro_kernels": _COMPILED,
     "nevermore.pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "nevermore.pipelines.formats.debezium_json": "a feed; the registry imports every feed",
-    "nevermore.pipelines.formats.mysql_json_kernels": _COMPILED,
     "nevermore.pipelines.formats.pgoutput_kernels": _COMPILED,
     "nevermore.pipelines.formats.wal2json": "a feed; the registry imports every feed",
     "nevermore.pipelines.ingest.decode_ahead": _LARGE,
