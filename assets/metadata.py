@@ -86,8 +86,8 @@ def version_of(config: Config, table: str) -> dg.DataVersion | None:
 def known_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the newest materialization of an asset."""
     found = instance.get_latest_materialization_event(key)
-    made = None if found is None else found.asset_materialization
-    return None if made is None else (made.tags or {}).get(DATA_VERSION_TAG)
+    made = found and found.asset_materialization
+    return made and (made.tags or {}).get(DATA_VERSION_TAG)
 
 
 def news_of(config: Config, table: str, key: dg.AssetKey, instance: dg.DagsterInstance) -> dg.DataVersion | None:
@@ -107,8 +107,8 @@ def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         "position": str(report.position),
     }
     # each kind in each run, so that the plots of an asset have no gaps
-    values |= {f"events: {name}": report.events.get(operation, 0) for operation, name in _OPERATIONS.items()}
-    return values | change_log_state(config, report.table)
+    kinds = {f"events: {name}": report.events.get(operation, 0) for operation, name in _OPERATIONS.items()}
+    return values | kinds | change_log_state(config, report.table)
 
 
 def change_log_state(config: Config, name: str) -> dict[str, Any]:
@@ -252,8 +252,10 @@ def _published_lineage(schema: Schema, sources: Mapping[str, Sequence[tuple[str,
 
 def _state(table: Table, descriptions: Mapping[str, str]) -> dict[str, Any]:
     """Columns and location of a table."""
-    columns = list(_columns(table.schema.fields, descriptions))
-    return {"dagster/column_schema": dg.TableSchema(columns), "dagster/uri": table.location}
+    return {
+        "dagster/column_schema": dg.TableSchema(list(_columns(table.schema.fields, descriptions))),
+        "dagster/uri": table.location,
+    }
 
 
 def _described_state(table: Table, entry: AssetConfig) -> dict[str, Any]:
@@ -269,11 +271,11 @@ def _columns(
 ) -> Iterator[dg.TableColumn]:
     """All columns, and the members of structs after their struct, as `after.id`."""
     for field in fields:
-        is_struct = isinstance(field.type, StructType)
-        kind = "struct" if is_struct else str(field.type)
-        constraints = dg.TableColumnConstraints(nullable=not field.required)
+        kind = "struct" if isinstance(field.type, StructType) else str(field.type)
         name = prefix + field.name
-        yield dg.TableColumn(name, kind, descriptions.get(name, field.doc), constraints)
+        yield dg.TableColumn(
+            name, kind, descriptions.get(name, field.doc), dg.TableColumnConstraints(not field.required)
+        )
         if isinstance(field.type, StructType):
             yield from _columns(field.type.fields, descriptions, f"{name}.")
 

@@ -10,7 +10,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from pydantic import Field
 
-from nevermore.assets.jobs import INGEST_JOB, PUBLISH_JOB, TRIGGER, retry_if_transient
+from nevermore.assets.jobs import PUBLISH_JOB, TRIGGER, retry_if_transient
 from nevermore.assets.metadata import (
     UNCHANGED,
     formatted_sql,
@@ -277,8 +277,9 @@ def publish_after_ingest(job: dg.JobDefinition, config: Config) -> dg.SensorDefi
     )
     def after_ingest(context: dg.RunStatusSensorContext) -> dg.RunRequest | dg.SkipReason:
         run = context.dagster_run
-        if run.job_name != INGEST_JOB and mirrors.isdisjoint(run.asset_selection or ()):
-            return dg.SkipReason(f"{run.job_name} updates no mirror")
+        made = context.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+        if mirrors.isdisjoint(entry.get_dagster_event().asset_key for entry in made):
+            return dg.SkipReason(f"{run.job_name} updated no mirror")
         return dg.RunRequest(run_key=run.run_id, tags={TRIGGER: SENSOR, "nevermore/ingest_run": run.run_id})
 
     return after_ingest

@@ -538,7 +538,7 @@ def refuse_special(special: re.Pattern[str], place: str, key: str) -> None:
 
 
 def dagster_home(project: Path) -> Path:
-    """The project's DAGSTER_HOME; created with our settings unless it exists.
+    """The project's DAGSTER_HOME; created with our settings; those of earlier versions are brought up to date.
 
     Raises:
         ConfigError: Dagster's files cannot be in this folder.
@@ -547,6 +547,7 @@ def dagster_home(project: Path) -> Path:
     refuse_special(SPECIAL_IN_SQLITE, str(home), "DAGSTER_HOME")
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"
-    if not settings.exists():
+    # what an earlier version has written is the beginning of these settings
+    if not settings.exists() or _DAGSTER_SETTINGS.startswith(settings.read_text(encoding="utf-8")):
         settings.write_text(_DAGSTER_SETTINGS, encoding="utf-8")
     return home

@@ -11,6 +11,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 import yaml
+from dagster._core.events import StepMaterializationData
 
 from nevermore.assets import definitions, jobs, published, sensors
 from nevermore.assets.jobs import INGEST_JOB
@@ -126,14 +127,15 @@ def test_an_ingest_yields_to_another_one_and_says_so(
 @pytest.mark.parametrize(
     ("job", "assets", "is_followed"),
     [
-        (INGEST_JOB, None, True),
+        (INGEST_JOB, [change_log_key("shop.orders"), mirror_key("shop.orders")], True),
+        (INGEST_JOB, [], False),  # nothing was new
         ("__ASSET_JOB", [mirror_key("shop.orders")], True),  # materialized by hand
         ("__ASSET_JOB", [change_log_key("shop.orders")], False),
-        ("compact_job", None, False),
+        ("compact_job", [], False),
     ],
 )
 def test_published_tables_follow_every_run_that_updates_a_mirror(
-    job: str, assets: list[dg.AssetKey] | None, *, is_followed: bool, project: ShopProject, instance: dg.DagsterInstance
+    job: str, assets: list[dg.AssetKey], *, is_followed: bool, project: ShopProject, instance: dg.DagsterInstance
 ) -> None:
     document = yaml.safe_load(project.path.read_text())
     document["published"]["shop.daily"]["incremental"] = True
@@ -141,8 +143,12 @@ def test_published_tables_follow_every_run_that_updates_a_mirror(
     run = dg.DagsterRun(
         job_name=job,
         run_id="00000000-0000-0000-0000-000000000002",
-        asset_selection=frozenset(assets) if assets else None,
+        asset_selection=frozenset([mirror_key("shop.orders")]),
     )
+    for asset in assets:
+        materialized = StepMaterializationData(dg.AssetMaterialization(asset))
+        kind = dg.DagsterEventType.ASSET_MATERIALIZATION.value
+        instance.report_dagster_event(dg.DagsterEvent(kind, job, event_specific_data=materialized), run.run_id)
     event = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job)
     context = dg.build_run_status_sensor_context(
         sensor_name=published.SENSOR, dagster_instance=instance, dagster_run=run, dagster_event=event

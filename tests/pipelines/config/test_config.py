@@ -365,3 +365,29 @@ def test_folders_that_dagster_takes_for_other_folders_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="DAGSTER_HOME"):
         dagster_home(tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "is_ours"),
+    [
+        (None, True),
+        ("up to", True),
+        ("telemetry:\n  enabled: true\n", False),
+        ("all and more", False),
+    ],
+)
+def test_settings_of_dagster_that_an_earlier_version_wrote_are_brought_up_to_date(
+    tmp_path: Path, written: str | None, *, is_ours: bool
+) -> None:
+    settings = dagster_home(tmp_path) / "dagster.yaml"
+    ours = settings.read_text()
+    assert "run_monitoring" in ours
+    settings.unlink()
+    if written == "up to":
+        written = ours[: ours.index("run_launcher")]
+    elif written == "all and more":
+        written = ours + "retention:\n"
+    if written is not None:
+        settings.write_text(written)
+    dagster_home(tmp_path)
+    assert settings.read_text() == (ours if is_ours else written)
