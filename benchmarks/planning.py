@@ -5,12 +5,14 @@ large tables are metadata alone, multiplied from that of smaller ones: planning 
 """
 
 import json
+import os
 import pickle
 import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fastavro
 
@@ -21,7 +23,7 @@ from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.files import read_bytes
 from nevermore.scan_core.metadata.avro_container import read_blocks, read_header
 from nevermore.scan_core.metadata.manifest_list import snapshot_manifests
-from nevermore.scan_core.native.compiled import load
+from nevermore.scan_core.native.compiled import SWITCH, load
 
 FILES = 100_000
 MANIFESTS = 20
@@ -139,7 +141,11 @@ def measure(title: str, metadata: str, where: str, goal: float | None = None) ->
     paths = [m.path for m in snapshot_manifests(scan.snapshot, table.io)]
     schemas: dict[bytes, Any] = {}
     filtered = scan.where(where)
-    plain = filtered.with_options(scan_core.ScanOptions.of(**{**scan.options.changed(), "use_numba": False}))
+
+    def file_by_file() -> Any:
+        with patch.dict(os.environ, {SWITCH: "off"}):
+            return plan_parts(filtered)
+
     before = peak_mb()
     plan_parts(scan)
     print(f"\n{title}: the first plan grew the process by {peak_mb() - before} MB")
@@ -150,7 +156,7 @@ def measure(title: str, metadata: str, where: str, goal: float | None = None) ->
         "plan, manifests cached": lambda: len(scan.plan().tasks),
         WITH_FILTER: lambda: plan_parts(filtered),
         "the same, manifests cached": lambda: len(filtered.plan().tasks),
-        "the same, file by file": lambda: plan_parts(plain),
+        "the same, file by file": file_by_file,
         "open the table": lambda: len(scan_core.open_table(metadata).metadata.snapshots),
     }
     goals = [

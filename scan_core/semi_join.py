@@ -27,7 +27,6 @@ from nevermore.scan_core.model.schema import Schema
 from nevermore.scan_core.model.snapshot import FileFormat
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.model.table_metadata import TableMetadata
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.plan.file_pruner import file_statistics
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.prune.domains import domain_from_statistics
@@ -203,9 +202,7 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
     from nevermore.scan_core.read.predicate import open_conjuncts
 
     context, file = plan.context, task.data_file
-    reader = open_file(
-        file.path, file.format, context.io, file.file_size_bytes, use_numba=may_use_numba(context.options)
-    )
+    reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
     try:
         projection = FileProjection(
             reader.arrow_schema,

@@ -251,7 +251,7 @@ class CopyTask:
 
         for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
             split = unpack_split(self.shared, packed)
-            metrics.fallbacks += is_missed(split.context.options)
+            metrics.fallbacks += is_missed()
             for rows in read_split(split, metrics):
                 given = conform_for_spark(rows, self.source)
                 day = pa.repeat(pa.scalar(self.day, pa.date32()), given.num_rows)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nevermore.scan_core.deletes.indexes import DELETE_CACHE, JoinedKeys, equality_index, file_key
+from nevermore.scan_core.deletes.indexes import DELETE_CACHE, equality_index, file_key
 from nevermore.scan_core.deletes.positions import (
     positions_in,
     read_deletion_vector,
@@ -24,7 +24,6 @@ from nevermore.scan_core.keys.summary import SIGN_BIT, KeySummary
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.prune.verdicts import Match
 from nevermore.scan_core.rows.roaring import RowPositions, surviving
 from nevermore.scan_core.rows.selection import All, RowSelection, intersect
@@ -78,7 +77,6 @@ class EqualityFilter:
     key_ids: tuple[int, ...]
     index: EqualityIndex
     threshold: int
-    use_numba: bool = True
 
     def keep(self, keys: Sequence[pa.Array | None]) -> npt.NDArray[np.bool_]:
         """True for rows that stay.
@@ -89,7 +87,7 @@ class EqualityFilter:
         """
         if not any(key is not None and len(key) for key in keys):
             return np.ones(0, np.bool_)
-        return ~find_deleted(self.index, keys, self.threshold, use_numba=self.use_numba)
+        return ~find_deleted(self.index, keys, self.threshold)
 
     def may_touch(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
         """NEVER: no row within these statistics is deleted; ALWAYS: all are; MAYBE: rows must be probed.
@@ -166,9 +164,7 @@ class DeleteFilter:
         return selection
 
 
-def open_delete_filter(
-    task: FileScanTask, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
-) -> DeleteFilter:
+def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
     """Load the deletes of the task's delete files, or take keys that are loaded with those of other tasks.
 
     Raises:
@@ -179,7 +175,7 @@ def open_delete_filter(
         by_position: tuple[RowPositions, ...] = (_vector(vector, context, metrics),)
     else:
         by_position = _listed_positions(task, task.position_deletes, context, metrics)
-    return DeleteFilter(by_position, _equality_filters(task, task.equality_deletes, context, metrics, joined))
+    return DeleteFilter(by_position, _equality_filters(task, task.equality_deletes, context, metrics))
 
 
 def _equality_filters(
@@ -187,14 +183,13 @@ def _equality_filters(
     groups: Sequence[EqualityDeleteGroup],
     context: ScanContext,
     metrics: ScanMetrics,
-    joined: JoinedKeys | None,
 ) -> tuple[EqualityFilter, ...]:
     sequence_number = task.data_file.data_sequence_number
     return tuple(
-        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), may_use_numba(context.options))
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number))
         for group in groups
         if group.max_sequence_number > sequence_number
-        for index in (equality_index(group, context, metrics, joined),)
+        for index in (equality_index(group, context, metrics),)
     )
 
 

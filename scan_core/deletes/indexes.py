@@ -8,12 +8,11 @@ narrow deletes, and only by key columns (SEMANTICS rule 8b).
 import os
 import threading
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary, ref
 
@@ -38,14 +37,13 @@ from nevermore.scan_core.keys.equality_index import (
 )
 from nevermore.scan_core.keys.index_file import FlatIndex, shared_index
 from nevermore.scan_core.keys.summary import DeleteKeys
-from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
+from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import JOINED_FILES, ScanOptions
+from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.schema import NestedField, StructType, arrow_type
-from nevermore.scan_core.model.snapshot import DeleteFile, FileFormat
+from nevermore.scan_core.model.snapshot import DeleteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.prune.verdicts import Match
 from nevermore.scan_core.rows.buffers import Mask, boolean_array
 from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
@@ -147,123 +145,6 @@ def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
     return min(len(files), max(options.parallelism, min(fitting, _REQUESTS)))
 
 
-_MAX_JOINED_BYTES = 256 * 1024
-"""Opening a decoder takes longer than decoding the keys of a delete file of this size."""
-
-
-class JoinedKeys:
-    """Keys of many small groups of delete files, decoded together when the first of them is asked for.
-
-    Used by one thread. Groups that have an index already, or cannot be decoded together, are left to the caller.
-    """
-
-    def __init__(self, groups: Sequence[EqualityDeleteGroup], context: ScanContext, metrics: ScanMetrics) -> None:
-        self._context = context
-        self._metrics = metrics
-        self._groups = {id(group): group for group in groups if self._may_join(group)}
-        self._keys: dict[int, list[DeleteKeys]] | None = None
-
-    def take(self, group: EqualityDeleteGroup) -> list[DeleteKeys] | None:
-        """The keys of a group, one entry per file and row group; None if they are not read here."""
-        if id(group) not in self._groups:
-            return None
-        if self._keys is None:
-            self._keys = self._load() if len(self._groups) > 1 else {}
-        return self._keys.pop(id(group), None)
-
-    def _may_join(self, group: EqualityDeleteGroup) -> bool:
-        is_covered = group.covered_by and self._context.options.switches.prune_deletes
-        return not is_covered and all(_may_join(file, self._context) for file in group.files)
-
-    def _load(self) -> dict[int, list[DeleteKeys]]:
-        context, room = self._context, self._context.options.memory_limit_bytes // _LOADING_SHARE
-        opened: dict[int, list[_SmallKeys]] = {}
-        with ExitStack() as files:
-            for group in self._groups.values():
-                room -= _expected_bytes(group.files)
-                if room < 0 or DELETE_CACHE.holds(_KeySource(group, context, self._metrics).cache_key):
-                    continue
-                try:
-                    columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
-                    parts = [part for file in group.files for part in _open_small(file, columns, context, files)]
-                except ScanError:  # raised again when a data file needs this group
-                    continue
-                if all(part.shape is not None for part in parts):
-                    opened[id(group)] = parts
-            try:
-                keys = iter(_decode_together([part for parts in opened.values() for part in parts], self._metrics))
-            except ScanError:  # one of them is damaged, perhaps one that no data file needs
-                return {}
-            return {key: list(islice(keys, len(parts))) for key, parts in opened.items()}
-
-
-def _may_join(file: DeleteFile, context: ScanContext) -> bool:
-    is_small = file.format is FileFormat.PARQUET and file.file_size_bytes <= _MAX_JOINED_BYTES
-    may_join = context.options.switches.join_small_files and is_small and not file.is_encrypted
-    return may_join and relocate(file.path, context.io).is_local
-
-
-def _expected_bytes(files: Sequence[DeleteFile]) -> int:
-    return build_bytes(sum(f.record_count for f in files), sum(f.file_size_bytes for f in files))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SmallKeys:
-    """A row group of an open delete file: its key columns that are read, and those that are known.
-
-    `shape` is equal where keys can be decoded together; None if they must be read alone.
-    """
-
-    file: DeleteFile
-    reader: FileReader
-    row_group: RowGroup
-    sources: Sequence[tuple[int, Convert]]
-    fixed: dict[int, pa.Array]
-    read: tuple[int, ...]
-    shape: Hashable
-
-
-def _open_small(
-    file: DeleteFile, columns: "_KeyColumns", context: ScanContext, files: ExitStack
-) -> Iterator[_SmallKeys]:
-    """The row groups of a small delete file, which `files` closes."""
-    from nevermore.scan_core.files.parquet.joined import shape_of  # loaded with the decoder
-
-    reader = files.enter_context(closing(_open_keys(file, context)))
-    sources, limits = columns.of(reader, file.path), MemoryBudget(context.options).limits
-    for group in reader.row_groups:
-        fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
-        read = tuple(sorted({index for index, _ in sources} - fixed.keys()))
-        fits = reader.windows(group, read, range(group.num_rows), limits) is None
-        shape = shape_of(reader) if fits else None
-        yield _SmallKeys(file, reader, group, sources, fixed, read, None if shape is None else (shape, read))
-
-
-def _decode_together(parts: Sequence[_SmallKeys], metrics: ScanMetrics) -> list[DeleteKeys]:
-    """The keys of row groups that have shapes."""
-    from nevermore.scan_core.files.parquet.joined import JoinedFiles
-
-    places: dict[Hashable, list[int]] = {}
-    for place, part in enumerate(parts):
-        places.setdefault(part.shape, []).append(place)
-    found: dict[int, DeleteKeys] = {}
-    for together in places.values():
-        own = [parts[place] for place in together]
-        files = JoinedFiles([(part.reader, part.row_group) for part in own], [Counter() for _ in own])
-        arrays = files.read(files.row_groups[0], own[0].read, All(files.num_rows))
-        for place, part, begin in zip(together, own, files.edges.tolist(), strict=False):
-            num_rows = part.row_group.num_rows
-            columns = dict(zip(part.read, [array.slice(begin, num_rows) for array in arrays], strict=True)) | part.fixed
-            values = tuple(get(columns[index]) for index, get in part.sources)
-            found[place] = DeleteKeys(part.file.data_sequence_number, values)
-    for part in parts:
-        metrics.delete_rows_loaded += part.row_group.num_rows
-        if part.row_group.index == 0:
-            metrics.delete_files_opened += 1
-            metrics.delete_bytes_read += part.file.file_size_bytes
-    return [found[place] for place in range(len(parts))]
-
-
 def iterate_keys(
     group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
 ) -> Iterator[DeleteKeys]:
@@ -280,33 +161,9 @@ def _keys_of_files(
     narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
-    for run in _small_runs(files, context) if not narrowings else ([file] for file in files):
-        check_running()
-        if len(run) > 1:
-            with ExitStack() as opened:
-                parts = [part for file in run for part in _open_small(file, columns, context, opened)]
-                if all(part.shape is not None for part in parts):
-                    yield from _decode_together(parts, metrics)
-                    continue
-        for file in run:
-            yield from _file_keys(file, columns, context, metrics, narrowings)
-
-
-def _small_runs(files: Sequence[DeleteFile], context: ScanContext) -> Iterator[list[DeleteFile]]:
-    """The files in order: small ones that are decoded together, and each other one alone."""
-    most = context.options.memory_limit_bytes // context.options.parallelism // _LOADING_SHARE
-    run: list[DeleteFile] = []
     for file in files:
-        is_small = _may_join(file, context)
-        if run and (not is_small or len(run) == JOINED_FILES or _expected_bytes([*run, file]) > most):
-            yield run
-            run = []
-        if is_small:
-            run.append(file)
-        else:
-            yield [file]
-    if run:
-        yield run
+        check_running()
+        yield from _file_keys(file, columns, context, metrics, narrowings)
 
 
 def _file_keys(
@@ -347,8 +204,7 @@ def _file_keys(
 
 
 def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
-    use_numba = may_use_numba(context.options)
-    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=True, use_numba=use_numba)
+    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=True)
 
 
 def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:
@@ -538,7 +394,6 @@ class Cover:
 
     places: tuple[int, ...]
     index: EqualityIndex
-    use_numba: bool = True
 
     def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
         """False where it deletes every value between the bounds of its only column."""
@@ -546,7 +401,7 @@ class Cover:
 
     def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
         """The keys that it does not delete."""
-        return ~find_deleted(self.index, columns, self._threshold(sequence_number), use_numba=self.use_numba)
+        return ~find_deleted(self.index, columns, self._threshold(sequence_number))
 
     def _threshold(self, sequence_number: int) -> int:
         return bisect_left(self.index.sequence_numbers, sequence_number)
@@ -643,16 +498,14 @@ DELETE_CACHE = DeleteCache()
 os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
 
 
-def equality_index(
-    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
-) -> EqualityIndex:
-    """The index of a group, from the cache of this process if it is there, or of its keys in `joined`.
+def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
+    """The index of a group, from the cache of this process if it is there.
 
     Raises:
         MalformedTableError: a delete file that breaks a rule; names file and field.
         MissingFileError: a delete file is gone.
     """
-    source = _KeySource(group, context, metrics, joined)
+    source = _KeySource(group, context, metrics)
     limit = context.options.delete_cache_bytes
     index = DELETE_CACHE.get_or_build(source.cache_key, source.build_or_map, limit, metrics)
     DELETE_CACHE.hold(index, group)
@@ -667,14 +520,11 @@ class _KeySource:
         group: EqualityDeleteGroup,
         context: ScanContext,
         metrics: ScanMetrics,
-        joined: JoinedKeys | None = None,
     ) -> None:
         self._group = group
         self._context = context
         self._metrics = metrics
-        self._joined = joined
         self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
-        self._use_numba = may_use_numba(context.options)
         self._narrowing = None if not context.runtime_filters else self._narrowed_by()
 
     @property
@@ -688,7 +538,7 @@ class _KeySource:
 
     def _narrowed_by(self) -> "DeleteNarrowing | None":
         """The semi join that leaves few of the keys, unless an index of all of them is there already."""
-        found = narrowing_of(self._group, self._kinds, self._context, use_numba=self._use_numba)
+        found = narrowing_of(self._group, self._kinds, self._context)
         if found is None:
             return None
         plain = _KeySource(self._group, replace(self._context, runtime_filters=()), self._metrics)
@@ -705,19 +555,15 @@ class _KeySource:
         if needs_streaming(expected, options.memory_limit_bytes):
             self._metrics.delete_indexes_built += 1
             numbers = tuple(sorted({f.data_sequence_number for f in files}))
-            return build_index_streamed(
-                self._iterate, self._kinds, numbers, expected, options.memory_limit_bytes, use_numba=self._use_numba
-            )
+            return build_index_streamed(self._iterate, self._kinds, numbers, expected, options.memory_limit_bytes)
         if options.index_folder is None:
             return self._build_whole()
         return shared_index(options.index_folder, self.cache_key, self._build_whole)
 
     def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1
-        keys = None if self._joined is None or self._narrowing is not None else self._joined.take(self._group)
-        if keys is None:
-            keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
-        return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)
+        keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
+        return build_index(keys, self._kinds, self._context.options.memory_limit_bytes)
 
     def _iterate(self) -> Iterator[DeleteKeys]:
         return iterate_keys(self._group, self._context, self._metrics, self._narrowings())
@@ -730,7 +576,6 @@ class _KeySource:
                 Cover(
                     tuple(self._group.key_ids.index(i) for i in covering.key_ids),
                     equality_index(covering, self._context, self._metrics),
-                    self._use_numba,
                 )
                 for covering in self._covering
             ),
@@ -771,7 +616,6 @@ class DeleteNarrowing:
 
     lookup: "KeyLookup"
     places: tuple[int, ...]
-    use_numba: bool
 
     @property
     def digest(self) -> str:
@@ -787,11 +631,11 @@ class DeleteNarrowing:
     def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
         """The delete keys that rows of the result may have."""
         del sequence_number
-        return self.lookup.contains(columns, use_numba=self.use_numba)
+        return self.lookup.contains(columns)
 
 
 def narrowing_of(
-    group: EqualityDeleteGroup, kinds: Sequence[pa.DataType], context: ScanContext, *, use_numba: bool
+    group: EqualityDeleteGroup, kinds: Sequence[pa.DataType], context: ScanContext
 ) -> DeleteNarrowing | None:
     """The first semi join that leaves few keys of a delete set; None if none does.
 
@@ -799,7 +643,6 @@ def narrowing_of(
         group: the delete set.
         kinds: of its key columns, as they are loaded.
         context: of the scan.
-        use_numba: allow compiled kernels.
     """
     if not context.options.switches.use_runtime_filters or not context.options.switches.prune_deletes:
         return None
@@ -816,5 +659,5 @@ def narrowing_of(
             continue
         places = tuple(group.key_ids.index(f.field_id) for f in filter_.fields)
         if all(kinds[p] == column.type for p, column in zip(places, keys.columns, strict=True)):
-            return DeleteNarrowing(keys.lookup(context.options), places, use_numba)
+            return DeleteNarrowing(keys.lookup(context.options), places)
     return None

@@ -21,7 +21,6 @@ from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitErr
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.rows.roaring import RoaringPositions, SortedPositions, decode_roaring, sorted_positions
 
 FILE_PATH_ID = 2147483546
@@ -122,9 +121,7 @@ def read_position_deletes(
     """
     if delete_file.is_encrypted:
         raise UnsupportedError(f"{delete_file.path}: encrypted delete files are not supported")
-    reader = open_file(
-        delete_file.path, delete_file.format, io, delete_file.file_size_bytes, use_numba=may_use_numba(options)
-    )
+    reader = open_file(delete_file.path, delete_file.format, io, delete_file.file_size_bytes)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += delete_file.file_size_bytes
     try:

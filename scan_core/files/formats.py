@@ -20,7 +20,6 @@ def open_file(
     parallelism: int = 1,
     whole: bool = False,
     verifies: bool = True,
-    use_numba: bool = False,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -33,7 +32,6 @@ def open_file(
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
         verifies: compare checksums where the file has them, those of Avro and ORC in any case.
-        use_numba: allow compiled kernels.
 
     Raises:
         MissingFileError: no such file.
@@ -51,7 +49,6 @@ def open_file(
                 parallelism=parallelism,
                 whole=whole,
                 verifies=verifies,
-                use_numba=use_numba,
             )
         case FileFormat.ORC:
             from nevermore.scan_core.files.orc import open_orc

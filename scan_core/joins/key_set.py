@@ -36,7 +36,6 @@ from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import Type, arrow_type
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.prune.verdicts import Match
 from nevermore.scan_core.rows.buffers import Mask
 
@@ -82,7 +81,7 @@ class KeySet:
 
     def lookup(self, options: ScanOptions) -> "KeyLookup":
         """The lookup, built on first use in this process and cached within `delete_cache_bytes`."""
-        key = self, may_use_numba(options), options.memory_limit_bytes
+        key = self, options.memory_limit_bytes
         return _LOOKUPS.get(key, lambda: build_lookup(self, options), options.delete_cache_bytes)
 
     @staticmethod
@@ -112,13 +111,13 @@ class KeyLookup:
         """Memory held, the keys themselves included."""
         return self.keys.num_bytes + self.index.num_bytes
 
-    def contains(self, rows: Sequence[pa.Array], *, use_numba: bool = True) -> Mask:
+    def contains(self, rows: Sequence[pa.Array]) -> Mask:
         """True for rows whose columns, in the engine's types and perhaps dictionary-encoded, are a key; NULL is none."""
         if not len(rows[0]):
             return np.ones(0, np.bool_)
         if self.keys.num_keys == 0:
             return np.zeros(len(rows[0]), np.bool_)
-        return find_deleted(self.index, [unify_zeros(r) for r in rows], 0, use_numba=use_numba)
+        return find_deleted(self.index, [unify_zeros(r) for r in rows], 0)
 
     def match(self, statistics_of: StatisticsOf) -> Match:
         """NEVER: no row within these statistics has a key; ALWAYS: every row has one; MAYBE: rows must be looked up."""
@@ -133,7 +132,6 @@ def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
     if keys.num_keys == 0:
         return _empty_lookup(keys, options)
     kinds = tuple(column.type for column in keys.columns)
-    use_numba = may_use_numba(options)
     expected = build_bytes(keys.num_keys, keys.num_bytes)
     if needs_streaming(expected, options.memory_limit_bytes):
         starts = range(0, keys.num_keys, _PART_ROWS)
@@ -141,9 +139,9 @@ def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
         def parts() -> list[DeleteKeys]:
             return [DeleteKeys(1, tuple(c.slice(s, _PART_ROWS) for c in keys.columns)) for s in starts]
 
-        index = build_index_streamed(parts, kinds, (1,), expected, options.memory_limit_bytes, use_numba=use_numba)
+        index = build_index_streamed(parts, kinds, (1,), expected, options.memory_limit_bytes)
     else:
-        index = build_index([DeleteKeys(1, keys.columns)], kinds, options.memory_limit_bytes, use_numba=use_numba)
+        index = build_index([DeleteKeys(1, keys.columns)], kinds, options.memory_limit_bytes)
     columns = tuple(
         column_keys(field, column, summary)
         for field, column, summary in zip(keys.fields, keys.columns, index.summaries, strict=True)
@@ -153,7 +151,7 @@ def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
 
 def _empty_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
     none = pa.array([], pa.int64())
-    index = build_index([DeleteKeys(1, (none,))], (none.type,), options.memory_limit_bytes, use_numba=False)
+    index = build_index([DeleteKeys(1, (none,))], (none.type,), options.memory_limit_bytes)
     columns = tuple(
         column_keys(field, column, index.summaries[0]) for field, column in zip(keys.fields, keys.columns, strict=True)
     )
@@ -162,9 +160,7 @@ def _empty_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
 
 _LOOKUP_BYTES = 4 * 1024
 """What a lookup takes besides its keys."""
-_LOOKUPS: BoundedCache[tuple[KeySet, bool, int], KeyLookup] = BoundedCache(
-    lambda lookup: lookup.num_bytes + _LOOKUP_BYTES
-)
+_LOOKUPS: BoundedCache[tuple[KeySet, int], KeyLookup] = BoundedCache(lambda lookup: lookup.num_bytes + _LOOKUP_BYTES)
 """Those of this process."""
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)
 

@@ -58,9 +58,9 @@ class PartitionedIndex:
         """Memory held between probes."""
         return sum(s.num_bytes for s in self.summaries) + sum(f.nbytes for f in self.filters)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = stored_kernels(use_numba=use_numba)
+        kernels = stored_kernels()
         columns = [key_column(array) for array in keys]
         hashes = hash_rows(columns, self.seed, kernels)
         partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
@@ -84,8 +84,6 @@ def build_partitioned(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     partitions: int,
-    *,
-    use_numba: bool,
 ) -> PartitionedIndex:
     """An index over keys that are read one file after the other, ascending by sequence number.
 
@@ -94,7 +92,6 @@ def build_partitioned(
         key_types: of the key columns.
         sequence_numbers: all of the group, ascending.
         partitions: how many; rounded up to a power of two.
-        use_numba: allow compiled kernels.
 
     Raises:
         OSError: no space for the spill files.
@@ -107,9 +104,9 @@ def build_partitioned(
     try:
         with _Spill(folder, key_types, seed, shift) as spill:
             for part in keys:
-                spill.add(part, use_numba=use_numba)
+                spill.add(part)
         for number in range(1 << bits):
-            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits, use_numba=use_numba)
+            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits)
             write_index(index, folder, f"{number}.index")
             with folder.read(f"{number}.index") as file:
                 parts.append(map_index(file, is_verified=True))  # the mapping outlives the file's name
@@ -140,14 +137,12 @@ def _build_part(
     sequence_numbers: tuple[int, ...],
     seed: HashSeed,
     rotation: int,
-    *,
-    use_numba: bool,
 ) -> HashedIndex:
     held = list(keys)
     try:
-        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba, seed=seed, rotation=rotation)
+        return build_hashed(held, key_types, sequence_numbers, seed=seed, rotation=rotation)
     except ScanError:  # two keys of one hash: this partition gets a seed of its own
-        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba)
+        return build_hashed(held, key_types, sequence_numbers)
 
 
 class _Spill:
@@ -173,12 +168,12 @@ class _Spill:
         for file in self._files:
             file.close()
 
-    def add(self, part: DeleteKeys, *, use_numba: bool) -> None:
+    def add(self, part: DeleteKeys) -> None:
         """Append the keys of a file to their partitions."""
         if not part.num_rows:
             return
         plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in part.columns]
-        hashes = hash_rows([key_column(a) for a in plain], self._seed, stored_kernels(use_numba=use_numba))
+        hashes = hash_rows([key_column(a) for a in plain], self._seed, stored_kernels())
         partition = (hashes >> np.uint64(self._shift)).astype(np.uint16)
         order = pa.array(np.argsort(partition, kind="stable"))
         batch = pa.RecordBatch.from_arrays([a.take(order) for a in plain], schema=self._schema)
@@ -244,9 +239,7 @@ def fixed_value(statistics: ColumnStatistics | None) -> int | None:
     return statistics.lower if statistics.lower == statistics.upper else None
 
 
-def find_deleted(
-    index: EqualityIndex, keys: Sequence[pa.Array | None], threshold: int, *, use_numba: bool = True
-) -> Mask:
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array | None], threshold: int) -> Mask:
     """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once.
 
     A key column is None where all its rows are known to have the constant of a `FactoredIndex`.
@@ -254,52 +247,45 @@ def find_deleted(
     if isinstance(index, FactoredIndex):
         constants = dict(index.constants)
         others = [key for place, key in enumerate(keys) if place not in constants]
-        dead: Mask = find_deleted(index.rest, others, threshold, use_numba=use_numba)
+        dead: Mask = find_deleted(index.rest, others, threshold)
         for place, value in constants.items():
             if (key := keys[place]) is not None:
                 dead &= index.has_constant(key, value)
         return dead
-    return _find_deleted(index, [key for key in keys if key is not None], threshold, use_numba=use_numba)
+    return _find_deleted(index, [key for key in keys if key is not None], threshold)
 
 
 def _find_deleted(
     index: DenseIndex | HashedIndex | PartitionedIndex,
     keys: Sequence[pa.Array],
     threshold: int,
-    *,
-    use_numba: bool,
 ) -> Mask:
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
-        return index.deleted(keys, threshold, use_numba=use_numba)
+        return index.deleted(keys, threshold)
     array = keys[0]
     values, codes = array.dictionary, array.indices
     if len(values) > len(array):
-        return index.deleted([array.dictionary_decode()], threshold, use_numba=use_numba)
+        return index.deleted([array.dictionary_decode()], threshold)
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Mask = index.deleted([values], threshold, use_numba=use_numba)[numbers(codes)]
+    dead: Mask = index.deleted([values], threshold)[numbers(codes)]
     return dead
 
 
-def build_index(
-    parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int, *, use_numba: bool = True
-) -> FlatIndex:
+def build_index(parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int) -> FlatIndex:
     """The index over the keys of all delete files of a group, which fit into memory.
 
     Args:
         parts: keys by file, in any order.
         key_types: of the key columns, in the table's current types.
         memory_limit_bytes: of the scan; caps a dense table.
-        use_numba: allow compiled kernels.
     """
     sequence_numbers = tuple(sorted({p.sequence_number for p in parts}))
     parts = sorted((p for p in parts if p.num_rows), key=lambda p: p.sequence_number)
-    if len(key_types) > 1 and (
-        factored := _factored(parts, key_types, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
-    ):
+    if len(key_types) > 1 and (factored := _factored(parts, key_types, sequence_numbers, memory_limit_bytes)):
         return factored
-    return _build(parts, key_types, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
+    return _build(parts, key_types, sequence_numbers, memory_limit_bytes)
 
 
 def _build(
@@ -307,14 +293,12 @@ def _build(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     memory_limit_bytes: int,
-    *,
-    use_numba: bool,
 ) -> DenseIndex | HashedIndex:
     if len(key_types) == 1 and is_integer_like(key_types[0]):
         dense = build_dense(parts, key_types[0], sequence_numbers, memory_limit_bytes // _DENSE_SHARE)
         if dense is not None:
             return dense
-    return build_hashed(parts, key_types, sequence_numbers, use_numba=use_numba)
+    return build_hashed(parts, key_types, sequence_numbers)
 
 
 def _factored(
@@ -322,8 +306,6 @@ def _factored(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     memory_limit_bytes: int,
-    *,
-    use_numba: bool,
 ) -> FactoredIndex | None:
     """The index without the columns that have one value in all keys; None if there is no such column.
 
@@ -343,7 +325,7 @@ def _factored(
     others = [place for place in range(len(key_types)) if place not in dict(constants)]
     reduced = [DeleteKeys(p.sequence_number, tuple(p.columns[i] for i in others)) for p in parts]
     kinds = [key_types[i] for i in others]
-    rest = _build(reduced, kinds, sequence_numbers, memory_limit_bytes, use_numba=use_numba)
+    rest = _build(reduced, kinds, sequence_numbers, memory_limit_bytes)
     summaries = dict(zip(others, rest.summaries, strict=True)) | {
         place: KeySummary(key_types[place], False, value + SIGN_BIT, 0, np.zeros(1, np.uint64))
         for place, value in constants
@@ -367,8 +349,6 @@ def build_index_streamed(
     sequence_numbers: tuple[int, ...],
     expected_bytes: int,
     memory_limit_bytes: int,
-    *,
-    use_numba: bool = True,
 ) -> EqualityIndex:
     """The index over keys that do not fit into memory together.
 
@@ -378,7 +358,6 @@ def build_index_streamed(
         sequence_numbers: of all files, ascending.
         expected_bytes: of `build_bytes`.
         memory_limit_bytes: of the scan.
-        use_numba: allow compiled kernels.
 
     Raises:
         OSError: no space for spill files.
@@ -388,4 +367,4 @@ def build_index_streamed(
         if dense is not None:
             return dense
     partitions = -(-expected_bytes // max(memory_limit_bytes // _PARTITION_SHARE, _MIN_PARTITION_BYTES))
-    return build_partitioned(read(), key_types, sequence_numbers, partitions, use_numba=use_numba)
+    return build_partitioned(read(), key_types, sequence_numbers, partitions)

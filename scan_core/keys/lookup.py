@@ -68,11 +68,11 @@ class DenseIndex:
         """Distinct keys."""
         return int(np.count_nonzero(self.ranks)) + int(self.null_rank > 0)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
         (array,) = keys
         values = signed_values(array)
-        kernels = stored_kernels(use_numba=use_numba)
+        kernels = stored_kernels()
         dead = self._dead(values, threshold, kernels)
         if (valid := validity(array)) is not None:
             dead[~valid] = self.null_rank > threshold
@@ -278,9 +278,9 @@ class HashedIndex:
         """Distinct keys."""
         return len(self.ranks) + int(self.null_rank > 0)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = stored_kernels(use_numba=use_numba)
+        kernels = stored_kernels()
         columns = [key_column(array) for array in keys]
         if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
             return self._deleted_words(columns[0], threshold, kernels)
@@ -340,7 +340,6 @@ def build_hashed(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     *,
-    use_numba: bool,
     seed: HashSeed | None = None,
     rotation: int = 0,
 ) -> HashedIndex:
@@ -351,7 +350,7 @@ def build_hashed(
     Raises:
         ScanError: different keys have one hash under the given seed.
     """
-    kernels = stored_kernels(use_numba=use_numba)
+    kernels = stored_kernels()
     columns = tuple(
         concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
         for i, kind in enumerate(key_types)

@@ -75,32 +75,31 @@ class _Read(NamedTuple):
 
 
 def read_data_manifests(
-    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
+    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig
 ) -> list[Sequence[DataFile]]:
-    """The live data files of each data manifest; with `use_numba` compiled code may find the facts of many.
+    """The live data files of each data manifest.
 
     Raises:
         MissingFileError: there is no such file.
         MalformedTableError: one breaks the specification; names file and field.
     """
-    return _Reader(metadata, io, data_file_of, use_numba=use_numba).read(manifests)
+    return _Reader(metadata, io, data_file_of).read(manifests)
 
 
 def read_delete_manifests(
-    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
+    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig
 ) -> list[Sequence[DeleteFile]]:
     """The live delete files of each delete manifest; raises as `read_data_manifests` does."""
-    return _Reader(metadata, io, delete_file_of, use_numba=use_numba).read(manifests)
+    return _Reader(metadata, io, delete_file_of).read(manifests)
 
 
 class _Reader:
     """Reads manifests of one table and content, those together that are of one schema and spec."""
 
-    def __init__(self, metadata: TableMetadata, io: FileIOConfig, build: Any, *, use_numba: bool) -> None:
+    def __init__(self, metadata: TableMetadata, io: FileIOConfig, build: Any) -> None:
         self._metadata = metadata
         self._io = io
         self._build: Build[Any] = build
-        self._use_numba = use_numba
         self._specs: dict[int | None, str] = {}
         self._known: dict[tuple[int, int], tuple[_Decoders, Mapping[str, bytes]]] = {}
 
@@ -184,7 +183,7 @@ class _Reader:
         decoders = reads[0].decoders
         if decoders.columns is None or sum(r.num_entries for r in reads) < MIN_RECORDS:
             return None
-        kernels = stored_kernels(use_numba=self._use_numba)
+        kernels = stored_kernels()
         if kernels is None:
             return None
         blocks = [block for read in reads for block in read.blocks]

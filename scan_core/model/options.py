@@ -48,7 +48,6 @@ class Switches:
         lazy_columns: decode payload columns only where rows survive.
         read_nested_parts: of lists, maps and structs in Parquet files, read only those leaf columns that filters and result
             need.
-        use_numba: use compiled key kernels where they pay; if off, NumPy only.
     """
 
     prune_files: bool = True
@@ -64,7 +63,6 @@ class Switches:
     share_indexes: bool = True
     lazy_columns: bool = True
     read_nested_parts: bool = True
-    use_numba: bool = True
 
     def __post_init__(self) -> None:
         _check_types(self)

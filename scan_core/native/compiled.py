@@ -7,11 +7,10 @@ or `python -m nevermore.pipelines.cli.compile_kernels` leaves it for the process
 import os
 import threading
 
-from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
 
-_LIMIT_BYTES = 256 * 1024**2
-"""LLVM's loader takes about 50 MB: below this memory limit NumPy does the work."""
+SWITCH = "NEVERMORE_KERNELS"
+"""With this environment variable set to `off`, NumPy does all the work: LLVM's loader takes about 50 MB of a process."""
 
 
 class _State:
@@ -31,14 +30,9 @@ def _unlock() -> None:
 os.register_at_fork(after_in_child=_unlock)
 
 
-def may_use_numba(options: ScanOptions) -> bool:
-    """Whether compiled kernels are allowed, fit into memory, and are available in this environment."""
-    return options.switches.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES and is_available()
-
-
-def is_missed(options: ScanOptions) -> bool:
+def is_missed() -> bool:
     """Whether NumPy does all the work because there are no compiled kernels: a fallback to be counted."""
-    return options.switches.use_numba and not (is_available() and is_compiled())
+    return _is_on() and not (is_available() and is_compiled())
 
 
 def load() -> Kernels:
@@ -49,8 +43,11 @@ def load() -> Kernels:
         return _STATE.kernels
 
 
-def stored_kernels(*, use_numba: bool) -> Kernels | None:
-    """The kernels if they are allowed and have been compiled before; else None."""
-    if not use_numba:
-        return None
-    return load() if _STATE.kernels is not None or is_compiled() else None
+def stored_kernels() -> Kernels | None:
+    """The kernels if they can be used and have been compiled before; else None."""
+    is_ready = _is_on() and is_available() and (_STATE.kernels is not None or is_compiled())
+    return load() if is_ready else None
+
+
+def _is_on() -> bool:
+    return os.environ.get(SWITCH) != "off"

@@ -20,7 +20,6 @@ from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from nevermore.scan_core.model.table_metadata import TableMetadata
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
 from nevermore.scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from nevermore.scan_core.plan.file_set import FileSet, Part, parts_of
@@ -194,14 +193,12 @@ class FileFinder:
         self, manifests: Sequence[ManifestFile], read: Callable[..., Iterable[Sequence[F]]]
     ) -> Iterator[list[Part[F]]]:
         """The files of manifests, in their order, some manifests at a time: of most files only few are kept."""
-        use_numba = may_use_numba(self.context.options)
-
         running = current()
 
         def parts(piece: Sequence[ManifestFile]) -> list[Part[F]]:
             with nullcontext() if running is None else running.at_work():
                 check_running()
-                return parts_of(read(piece, self.metadata, self.context.io, use_numba=use_numba))
+                return parts_of(read(piece, self.metadata, self.context.io))
 
         pieces = _pieces(manifests)
         if len(pieces) <= 1 or self.context.options.parallelism == 1:

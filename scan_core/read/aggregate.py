@@ -51,8 +51,6 @@ def aggregate_group(
     sources: Sequence[ValueSource],
     columns: LazyColumns,
     selection: RowSelection,
-    *,
-    use_numba: bool,
 ) -> tuple[Partial, ...]:
     """Evaluate the calls over the selected rows of one row group.
 
@@ -61,7 +59,6 @@ def aggregate_group(
         sources: of the columns of the projection.
         columns: of the row group.
         selection: the rows that count.
-        use_numba: allow compiled kernels.
     """
     count = selected_count(selection)
     if count == 0:
@@ -74,7 +71,7 @@ def aggregate_group(
         mask, selection = to_mask(selection), All(columns.row_group.num_rows)
     columns.load(indices, selection)  # all at once: one call of the decoder
     results: list[Partial] = []
-    kernels = stored_kernels(use_numba=use_numba)
+    kernels = stored_kernels()
     for call in calls:
         if call.column is None:
             results.append(count)

@@ -21,7 +21,6 @@ from nevermore.scan_core.keys.hash import xxhash64_column
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.prune.domains import domain_from_statistics
 from nevermore.scan_core.prune.verdicts import Level, Match
 from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
@@ -204,15 +203,15 @@ class KeyFilter(Restriction):
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its columns are a key."""
-        num_rows, use_numba = selected_count(selection), may_use_numba(self.options)
+        num_rows = selected_count(selection)
         if isinstance(self.keys, KeyRanges):
             return Verdict(np.ones(num_rows, np.bool_))
         if all(isinstance(source, Constant) for source in self.sources):
             row = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
-            keep = np.full(num_rows, bool(self.keys.contains(row, use_numba=use_numba)[0]))
+            keep = np.full(num_rows, bool(self.keys.contains(row)[0]))
         else:
             rows = [values_of(source, columns, selection) for source in self.sources]
-            keep = self.keys.contains(rows, use_numba=use_numba)
+            keep = self.keys.contains(rows)
         self._record(Level.ROWS, num_rows, num_rows - int(np.count_nonzero(keep)))
         return Verdict(keep)
 

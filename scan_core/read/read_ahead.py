@@ -14,7 +14,6 @@ from weakref import WeakSet
 
 from nevermore.scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from nevermore.scan_core.deletes.filter import DeleteFilter, open_delete_filter
-from nevermore.scan_core.deletes.indexes import JoinedKeys
 from nevermore.scan_core.files.formats import open_file
 from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.keys.equality_index import build_bytes
@@ -23,7 +22,6 @@ from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import Running, awaited, current, sharing
 from nevermore.scan_core.model.snapshot import DeleteFile
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.rows.selection import RowSelection
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -100,14 +98,12 @@ class FilesAhead:
             future.add_done_callback(_close_unused)
             raise
 
-    def deletes(
-        self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics, joined: JoinedKeys | None = None
-    ) -> DeleteFilter:
+    def deletes(self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
         """The deletes of a task, loaded ahead or now; raises as `open_delete_filter` does."""
         with self._lock:
             loading = self._deletes.pop(_key(task), None)
         if loading is None:
-            return open_delete_filter(task, context, metrics, joined)
+            return open_delete_filter(task, context, metrics)
         found = awaited(loading.deletes)
         metrics.add(loading.counted)
         return found
@@ -263,5 +259,4 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         reads_pages=options.switches.prune_pages,
         parallelism=options.parallelism,
         verifies=options.verify_checksums,
-        use_numba=may_use_numba(options),
     )

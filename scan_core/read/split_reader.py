@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import MemoryBudget
-from nevermore.scan_core.deletes.indexes import JoinedKeys
 from nevermore.scan_core.io.files import forget_object
 from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.model.errors import MalformedTableError
@@ -22,7 +21,6 @@ from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import JOINED_FILES
 from nevermore.scan_core.model.schema import NestedField, Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
-from nevermore.scan_core.native.compiled import may_use_numba
 from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.order import Adaptivity
@@ -126,11 +124,10 @@ def aggregate_split(
     split: Split, calls: Sequence[Call], metrics: ScanMetrics, ahead: FilesAhead | None = None
 ) -> Iterator[tuple[Partial, ...]]:
     """Evaluate aggregate calls for each row group, over the rows that `read_split` would yield."""
-    use_numba = may_use_numba(split.context.options)
 
     def partials(piece: _Piece) -> Iterable[tuple[Partial, ...]]:
         metrics.rows_out += selected_count(piece.selection)
-        return [aggregate_group(calls, piece.output.sources, piece.columns, piece.selection, use_numba=use_numba)]
+        return [aggregate_group(calls, piece.output.sources, piece.columns, piece.selection)]
 
     def all_partials(known: FilesAhead | None) -> Generator[list[tuple[Partial, ...]], None, None]:
         yield list(_of_pieces(split, split.tasks, split.context.projection.fields, metrics, known, partials))
@@ -218,15 +215,12 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
         adaptivity = Adaptivity.of(context)
         upcoming = iter(tasks[1:])
         for run in stack.enter_context(closing(_held_open(_runs(tasks, context)))):
-            keys = None
-            if len(run) > 1:
-                keys = JoinedKeys([group for task in run for group in task.equality_deletes], context, metrics)
             with ExitStack() as files:
                 pending = _SmallFiles(budget, adaptivity, metrics)
                 for task in run:
                     if (following := next(upcoming, None)) is not None:
                         known.expect_task(following, context)
-                    reader = files.enter_context(open_task(task, context, metrics, adaptivity, known, joined=keys))
+                    reader = files.enter_context(open_task(task, context, metrics, adaptivity, known))
                     output = OutputColumns(reader.projection, context, task.data_file, fields)
                     reader.plan_to_read(output.file_columns)
                     for columns, unread in reader.row_groups(budget.limits):

@@ -21,7 +21,6 @@ from nevermore.scan_core.columns.file_reader import (
     reads_ahead,
 )
 from nevermore.scan_core.deletes.filter import DeleteFilter
-from nevermore.scan_core.deletes.indexes import JoinedKeys
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
@@ -155,12 +154,8 @@ def open_task(
     metrics: ScanMetrics,
     adaptivity: Adaptivity,
     ahead: FilesAhead | None = None,
-    *,
-    joined: JoinedKeys | None = None,
 ) -> Iterator["TaskReader"]:
     """Open the file of a task, or take it from those opened ahead, and close it again.
-
-    `joined` may hold keys of its deletes.
 
     Raises:
         UnsupportedError: the file is encrypted.
@@ -180,9 +175,7 @@ def open_task(
                 reader=reader,
             )
             metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
-            yield TaskReader(
-                task, context, metrics, adaptivity, reader=reader, ahead=known, projection=projection, joined=joined
-            )
+            yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=known, projection=projection)
         finally:
             reader.close()
 
@@ -200,10 +193,8 @@ class TaskReader:
         reader: FileReader,
         ahead: FilesAhead,
         projection: FileProjection,
-        joined: JoinedKeys | None = None,
     ) -> None:
         self._task = task
-        self._joined = joined
         self._context = context
         self._metrics = metrics
         self._adaptivity = adaptivity
@@ -430,7 +421,7 @@ class TaskReader:
 
     @cached_property
     def _delete_restrictions(self) -> Sequence[Restriction]:
-        return self._restrict_by(self._ahead.deletes(self._task, self._context, self._metrics, self._joined))
+        return self._restrict_by(self._ahead.deletes(self._task, self._context, self._metrics))
 
     def _restrict_by(self, deletes: DeleteFilter) -> Sequence[Restriction]:
         found = restrict_by_deletes(deletes, self._context, self.projection, self._statistics, self._metrics)

@@ -301,7 +301,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         target = arrow_schema_of(self.declared)
         split = unpack_split(self.shared, partition.split)
         split = replace(split, context=with_shared_indexes(split.context))
-        metrics = ScanMetrics(fallbacks=is_missed(split.context.options))
+        metrics = ScanMetrics(fallbacks=is_missed())
         try:
             with _without_traceback():
                 for batch in read_split(split, metrics):

@@ -16,6 +16,7 @@ from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.checks.reference.sql_columns import open_connection
 from nevermore.scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
+from tests.support.kernels_used import kernels_used
 
 EXAMPLES = 14
 MANY_EXAMPLES = 1500
@@ -23,7 +24,7 @@ OPTIONS = [
     ScanOptions(),
     ScanOptions.without_optimisations(),
     ScanOptions(parallelism=3, split_bytes=1, batch_rows=2, keep_order=False),
-    ScanOptions.of(use_numba=False, memory_limit_bytes=1),
+    ScanOptions(memory_limit_bytes=1),
 ]
 quick = settings(
     max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
@@ -41,8 +42,9 @@ def check_all_rows(draw: Callable[..., Any]) -> None:
             scan = scan if snapshot is None else scan.as_of(snapshot)
             for options in OPTIONS if snapshot is None else OPTIONS[:1]:
                 chosen = scan.with_options(options)
-                assert_equal(chosen.to_table(), expected)
-                assert chosen.count() == expected.num_rows
+                with kernels_used(are_on=options is OPTIONS[0]):
+                    assert_equal(chosen.to_table(), expected)
+                    assert chosen.count() == expected.num_rows
         identity = ["_file", "_pos", *(["_row_id", "_last_updated_sequence_number"] if table.version > 2 else [])]
         found = scan_core.open_table(table.metadata_path).scan().select(*identity).to_table()
         assert_equal(found, live_rows(table.metadata_path, columns=identity))

@@ -267,19 +267,15 @@ FOOTERS = FooterCache()
 os.register_at_fork(after_in_child=FOOTERS.forget_threads)
 
 
-def read_layout(
-    source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES, *, use_numba: bool = False
-) -> ParquetLayout:
+def read_layout(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES) -> ParquetLayout:
     """Read and check the footer of an open file, from its last bytes, as many as are given, if it fits in there.
-
-    `use_numba` allows compiled kernels.
 
     Raises:
         MalformedTableError: truncated, or a footer that contradicts itself.
         UnsupportedError: encrypted.
     """
     with refusing_malformed(path, "footer"):
-        footer, encoded = read_footer(source, path, tail_bytes, use_numba=use_numba)
+        footer, encoded = read_footer(source, path, tail_bytes)
         ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
         reader = open_decoder(pa.BufferReader(ending), None, ())
         columns = known_columns(footer.schema_identity, lambda: reader.schema_arrow)

@@ -336,12 +336,8 @@ class Footer:
     file_bytes: int
 
 
-def read_footer(
-    source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES, *, use_numba: bool = False
-) -> tuple[Footer, bytes]:
+def read_footer(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES) -> tuple[Footer, bytes]:
     """Read and check the footer; returns its bytes as well. `tail_bytes` are requested before its length is known.
-
-    `use_numba` allows compiled kernels.
 
     Raises:
         MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
@@ -358,16 +354,16 @@ def read_footer(
         raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
-        return parse_footer(bytes(data), size, path, use_numba=use_numba), bytes(data)
+        return parse_footer(bytes(data), size, path), bytes(data)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
     except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
 
 
-def parse_footer(data: bytes, size: int, path: str = "", *, use_numba: bool = False) -> Footer:
+def parse_footer(data: bytes, size: int, path: str = "") -> Footer:
     """The facts of a footer's bytes, in a file of so many bytes; raises whatever error malformed bytes cause."""
-    kernels = stored_kernels(use_numba=use_numba)
+    kernels = stored_kernels()
     schemas: list[FooterSchema] = []
 
     def read_known_schema(data: bytes, position: int, kind: int, depth: int) -> tuple[FooterSchema, int]:

@@ -55,7 +55,6 @@ def open_parquet(
     parallelism: int = 1,
     whole: bool = False,
     verifies: bool = True,
-    use_numba: bool = False,
 ) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
 
@@ -66,7 +65,6 @@ def open_parquet(
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once.
         verifies: compare the checksums of pages where the file has them.
-        use_numba: allow compiled kernels.
 
     Raises:
         MissingFileError: no such file.
@@ -83,11 +81,11 @@ def open_parquet(
     try:
         if is_settled:
             key = (content, tuple(sorted(io.properties.items())))
-            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes, use_numba=use_numba))
+            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
             if isinstance(source, RemoteFile):
                 source.expect(layout.footer.file_bytes, layout.version, partial(FOOTERS.forget, key))
         else:
-            layout = read_layout(source, path, use_numba=use_numba)
+            layout = read_layout(source, path)
         layout = layout if verifies else replace(layout, verifies=False)
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:

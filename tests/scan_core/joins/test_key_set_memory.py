@@ -12,7 +12,7 @@ from nevermore.scan_core.model.schema import PrimitiveType
 def test_lookups_kept_for_later_scans_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: BoundedCache[object, KeyLookup] = BoundedCache(lambda lookup: lookup.num_bytes)
     monkeypatch.setattr(key_set, "_LOOKUPS", kept)
-    options = ScanOptions.of(use_numba=False, delete_cache_bytes=400_000)
+    options = ScanOptions(delete_cache_bytes=400_000)
     for start in range(20):
         keys = KeySet((KeyField(1, "id", PrimitiveType("long")),), (pa.array(range(start, start + 10_000)),))
         assert keys.lookup(options) is keys.lookup(options)

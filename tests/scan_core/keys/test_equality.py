@@ -13,6 +13,7 @@ from nevermore.scan_core.keys.summary import DeleteKeys
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
 from nevermore.scan_core.native import compiled
 from tests.scan_core.keys.key_values import arrays, canonical, cases, delete_keys, oracle
+from tests.support.kernels_used import kernels_used
 
 PLENTY = 1 << 30
 
@@ -43,11 +44,13 @@ def test_compiled_index_gives_what_numpy_gives(case: Any) -> None:
     compiled.load()
     kinds, parts, probe, encode = case
     keys, probes = delete_keys(kinds, parts), arrays(kinds, probe, encode=encode)
-    plain, fast = (build_index(keys, kinds, 0, use_numba=n) for n in (False, True))
-    expected = find_deleted(plain, probes, 2, use_numba=False).tolist()
-    for index in (plain, fast):
-        for use_numba in (False, True):
-            assert find_deleted(index, probes, 2, use_numba=use_numba).tolist() == expected
+    with kernels_used(are_on=False):
+        plain = build_index(keys, kinds, 0)
+        expected = find_deleted(plain, probes, 2).tolist()
+    for index in (plain, build_index(keys, kinds, 0)):
+        for are_on in (False, True):
+            with kernels_used(are_on=are_on):
+                assert find_deleted(index, probes, 2).tolist() == expected
 
 
 def test_rule_01_delete_spares_rows_of_its_own_sequence_number() -> None:
@@ -226,8 +229,9 @@ def test_filter_of_words_never_hides_a_deleted_key(kind: pa.DataType, shape: str
     assert index.filter is not None
     expected = [probe in set(keys) for probe in probes]
     compiled.load()
-    for use_numba in (True, False):
-        assert find_deleted(index, arrays_of(probes), 0, use_numba=use_numba).tolist() == expected
+    for are_on in (True, False):
+        with kernels_used(are_on=are_on):
+            assert find_deleted(index, arrays_of(probes), 0).tolist() == expected
     rows = index.filter.passing(as_bytes(arrays_of(probes)[-1]), compiled.load())
     assert rows is not None
     assert len(rows) < 0.2 * len(probes)

@@ -33,6 +33,7 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.deletes.files import context_for, equality_file, task_for
 from tests.scan_core.keys.key_values import arrays, canonical, cases, delete_keys, oracle
+from tests.support.kernels_used import kernels_used
 
 MEGABYTE = 1024**2
 
@@ -49,10 +50,11 @@ def test_rule_18_partitions_give_what_an_oracle_of_dictionaries_gives(case: Any)
     parts = sorted(parts, key=lambda p: p[0])
     numbers = tuple(sorted({n for n, _ in parts}))
     highest, keys = oracle(parts), delete_keys(kinds, parts)
-    indexes = [
-        build_partitioned(iter(keys), kinds, numbers, 4, use_numba=False),
-        build_index_streamed(lambda: iter(keys), kinds, numbers, 100, MEGABYTE, use_numba=False),
-    ]
+    with kernels_used(are_on=False):
+        indexes = [
+            build_partitioned(iter(keys), kinds, numbers, 4),
+            build_index_streamed(lambda: iter(keys), kinds, numbers, 100, MEGABYTE),
+        ]
     for index in indexes:
         found = find_deleted(index, arrays(kinds, probe, encode=encode), threshold_of(index, 2))
         assert found.tolist() == [highest.get(canonical(r), 0) > 2 for r in probe]

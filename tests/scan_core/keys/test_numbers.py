@@ -8,6 +8,7 @@ from nevermore.scan_core.keys.equality_index import build_index
 from nevermore.scan_core.keys.summary import DeleteKeys
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.read.aggregate import Function, _one
+from tests.support.kernels_used import kernels_used
 
 SIZES = [1, 63, 64, 65, 32_768, 100_001]
 
@@ -44,7 +45,8 @@ def test_close_integers_are_marked_as_numpy_marks_them_beyond_the_table_as_well(
     index = build_index([DeleteKeys(1, (keys,)), DeleteKeys(4, (pa.array([7]),))], [pa.int64()], 1 << 30)
     probes = [-(2**63), -1, 0, 5, 6, 7, None, 999, 1_000, 1_001, 2**63 - 1]
     for threshold in (0, 1):
-        plain = index.deleted([pa.array(probes, pa.int64())], threshold, use_numba=False)
+        with kernels_used(are_on=False):
+            plain = index.deleted([pa.array(probes, pa.int64())], threshold)
         compiled.load()
-        native = index.deleted([pa.array(probes, pa.int64())], threshold, use_numba=True)
+        native = index.deleted([pa.array(probes, pa.int64())], threshold)
         assert plain.tolist() == native.tolist() == [p in ({7} if threshold else {5, 7, None, 1_000}) for p in probes]

@@ -105,7 +105,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "lookups": (
         lambda: key_set._LOOKUPS._lock,
-        lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions.of(use_numba=False)),
+        lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions()),
     ),
     "runs": (lambda: RUNS._lock, lambda: worth_in_run("fork")),
     "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.find("fork")),

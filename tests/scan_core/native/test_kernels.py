@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from nevermore.scan_core.keys.columns import concat, key_column
 from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
 from nevermore.scan_core.keys.table import build_hash_table
-from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.native.machine_code import Kernels, load_kernels
 from tests.scan_core.keys.key_values import arrays, cases
+from tests.support.kernels_used import kernels_used
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,10 @@ def test_scans_use_kernels_that_are_compiled_and_never_compile(monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(compiled, "is_compiled", lambda: False)
         patch.setattr(compiled, "load_kernels", lambda: pytest.fail("compiles"))
-        assert compiled.stored_kernels(use_numba=True) is None
-        assert compiled.is_missed(ScanOptions())
+        assert compiled.stored_kernels() is None
+        assert compiled.is_missed()
     load_kernels()
-    assert compiled.stored_kernels(use_numba=False) is None
-    assert compiled.stored_kernels(use_numba=True) is not None
-    assert not compiled.is_missed(ScanOptions())
+    with kernels_used(are_on=False):
+        assert compiled.stored_kernels() is None
+    assert compiled.stored_kernels() is not None
+    assert not compiled.is_missed()

@@ -12,9 +12,9 @@ import pytest
 from nevermore.pipelines.jsonscan.object_kernels import split_frames
 from nevermore.pipelines.jsonscan.value_kernels import skip_value
 from nevermore.scan_core.model.errors import ScanError
-from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native import compiled, machine_code
 from tests.kernels.found import REPOSITORY
+from tests.support.kernels_used import kernels_used
 
 Code = tuple[bytes, dict[str, list[str]]]
 
@@ -133,10 +133,10 @@ def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
     machine_code.is_available.cache_clear()
     monkeypatch.setattr(machine_code, "find_spec", lambda name: None if name == missing else object())
     monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
-    options = ScanOptions()
-    assert not compiled.may_use_numba(options)
-    assert compiled.is_missed(options)
-    assert not compiled.is_missed(ScanOptions.of(use_numba=False))
+    assert compiled.stored_kernels() is None
+    assert compiled.is_missed()
+    with kernels_used(are_on=False):
+        assert not compiled.is_missed()
     machine_code.is_available.cache_clear()
 
 
