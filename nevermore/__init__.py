@@ -14,8 +14,8 @@ from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
     from nevermore.pipelines.errors import PipelineError as PipelineError
-    from nevermore.pipelines.iceberg.project import open_project as open_project
-    from nevermore.pipelines.iceberg.project import open_table as open_table
+    from nevermore.pipelines.ingest.project import open_project as open_project
+    from nevermore.pipelines.ingest.project import open_table as open_table
     from nevermore.scan_core.expr.nodes import col as col
     from nevermore.scan_core.model.errors import ScanError as ScanError
 
@@ -25,7 +25,7 @@ else:
         __name__,
         {
             "nevermore.pipelines.errors": "PipelineError",
-            "nevermore.pipelines.iceberg.project": "open_project open_table",
+            "nevermore.pipelines.ingest.project": "open_project open_table",
             "nevermore.scan_core.expr.nodes": "col",
             "nevermore.scan_core.model.errors": "ScanError",
         },

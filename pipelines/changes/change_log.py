@@ -360,6 +360,11 @@ class ChangeLog:
         Raises:
             PositionLostError: the log ends before it, or its base stands for more.
         """
+        if (
+            applied > self.last_ordinal and self.table is not None
+        ):  # another ingester may have gone on since it was read
+            refresh(self.table)
+            self._read_state()
         if applied > self.last_ordinal:
             raise PositionLostError(
                 f"{mirror} holds changes up to {applied}, but {self.name} ends at {self.last_ordinal}: the log was "

@@ -17,7 +17,7 @@ from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.config.tables import IndexConfig
@@ -150,7 +150,7 @@ def open_named_table(
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
         from nevermore.pipelines.config.project import load
-        from nevermore.pipelines.iceberg.project import Project
+        from nevermore.pipelines.ingest.project import Project
 
         return Project(load(config or DEFAULT_CONFIG).with_scan(given)).table(name, relocate=moves)
     try:
@@ -201,7 +201,7 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
     if config is not None or DEFAULT_CONFIG.exists():
         from nevermore.pipelines.config.project import load
-        from nevermore.pipelines.iceberg.project import catalog_table
+        from nevermore.pipelines.ingest.project import catalog_table
 
         table: CatalogTable = catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
         return table
@@ -211,18 +211,22 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
     return loaded
 
 
-def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
-    """The indexes that the config has for a mirror or published table; None without a config or an entry."""
+def known_config(tables: Iterable[str], config: Path | None) -> "Config | None":
+    """The project's config with the tables that its patterns have found; None without one, or if all tables are paths."""
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import open_to_look
     from nevermore.pipelines.ingest.table_patterns import expanded
 
-    if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
+    if not any(map(is_identifier, tables)) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
     settings = load(config or DEFAULT_CONFIG)
-    if settings.patterns:
-        settings = expanded(settings, open_to_look(settings))
-    entry = settings.tables.get(name) or settings.published.get(name)
+    return expanded(settings, open_to_look(settings)) if settings.patterns else settings
+
+
+def configured_index(name: str, config: Path | None) -> "IndexConfig | None":
+    """The indexes that the config has for a mirror or published table; None without a config or an entry."""
+    settings = known_config([name], config)
+    entry = None if settings is None else settings.tables.get(name) or settings.published.get(name)
     return None if entry is None else entry.index
 
 
@@ -232,15 +236,8 @@ def parse_relocations(relocate: list[str] | None) -> dict[str, str]:
     Raises:
         ConfigError: no `=` or nothing before it.
     """
-    moves = {}
-    for text in relocate or []:
-        old, separator, new = text.partition("=")
-        if not separator or not old:
-            raise ConfigError(
-                f"--relocate {text!r}: write OLD=NEW, the prefix in the table's metadata and the actual prefix"
-            )
-        moves[old] = new
-    return moves
+    hint = "OLD=NEW, the prefix in the table's metadata and the actual prefix"
+    return dict(_parted("--relocate", text, hint) for text in relocate or [])
 
 
 def parse_scan_options(given: list[str] | None) -> dict[str, str]:
@@ -251,17 +248,20 @@ def parse_scan_options(given: list[str] | None) -> dict[str, str]:
     """
     from nevermore.scan_core import OptionError, ScanOptions
 
-    settings = {}
-    for text in given or []:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise ConfigError(f"--scan-option {text!r}: write NAME=VALUE, such as memory_limit_bytes=64MiB")
-        settings[name.strip()] = value
+    hint = "NAME=VALUE, such as memory_limit_bytes=64MiB"
+    settings = dict(_parted("--scan-option", text, hint) for text in given or [])
     try:
         ScanOptions.from_settings(settings)
     except OptionError as error:
         raise ConfigError(f"--scan-option: {error}") from error
     return settings
+
+
+def _parted(option: str, text: str, hint: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ConfigError(f"{option} {text!r}: write {hint}")
+    return name, value
 
 
 def build_scan(

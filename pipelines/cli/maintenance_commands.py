@@ -10,15 +10,15 @@ from nevermore.pipelines.cli.arguments import (
     OptionalConfig,
     ProjectConfig,
     TableName,
+    known_config,
     open_for_change,
     split_names,
 )
 from nevermore.pipelines.cli.terminal import byte_progress, print_json, print_result, progress
-from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
+from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
@@ -97,7 +97,7 @@ def compact(
         )
     if engine not in {None, *get_args(Engine)}:
         raise ConfigError(f"--engine: {engine!r} is not one of {', '.join(get_args(Engine))}")
-    settings = _config(tables, config)
+    settings = known_config(tables, config)
     asked: dict[str, Any] = {
         "order": None if sort is None else Order.parse(sort, split_names),
         "rewrite_all": everything or sort is not None,
@@ -128,18 +128,6 @@ def compact(
             print_result(None, report.lines, as_json=False)
     if as_json:
         print_json(done)
-
-
-def _config(tables: list[str], config: "Path | None") -> "Config | None":
-    """The project's config with the tables that its patterns have found; None without one."""
-    from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
-
-    if not any(is_identifier(name) for name in tables) or (config is None and not DEFAULT_CONFIG.exists()):
-        return None
-    settings = load(config or DEFAULT_CONFIG)
-    return expanded(settings, open_to_look(settings)) if settings.patterns else settings
 
 
 def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -> "IndexUpdate | None":

@@ -65,8 +65,7 @@ def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_id
     for row in rows:
         cells = enumerate(row)
         grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= num_ids else str(cell) for i, cell in cells))
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print(grid)
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200).print(grid)
 
 
 def print_json(document: Any) -> None:

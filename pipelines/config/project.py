@@ -33,7 +33,14 @@ from nevermore.pipelines.config.document import (
     unknown_key,
 )
 from nevermore.pipelines.config.published import PublishedConfig, PublishedOptions
-from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
+from nevermore.pipelines.config.sources import (
+    FilesSource,
+    KafkaSource,
+    MysqlSource,
+    PostgresSource,
+    PythonSource,
+    Source,
+)
 from nevermore.pipelines.config.tables import (
     DEFAULT_SPARK_ABOVE_BYTES,
     IndexConfig,
@@ -409,6 +416,7 @@ _SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
     ("tables", "*", "source", "kafka"): KafkaSource,
     ("tables", "*", "source", "mysql"): MysqlSource,
     ("tables", "*", "source", "postgres"): PostgresSource,
+    ("tables", "*", "source", "python"): PythonSource,
     ("tables", "*", "index"): IndexConfig,
     ("tables", "*", "maintenance"): MaintenanceConfig,
     ("published", "*"): PublishedConfig,

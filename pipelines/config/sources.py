@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AwareDatetime, Field, field_validator
@@ -228,7 +228,19 @@ class KafkaSource(Section):
         return f"topics {', '.join(self.topics)} of Kafka"
 
 
-Source = FilesSource | PostgresSource | MysqlSource | KafkaSource
+class PythonSource(Section):
+    """Rows that programs hand over: `open_project().upsert(...)`. `nevermore ingest` has nothing to read for such a table.
+
+    Attributes:
+        type: `python`.
+    """
+
+    type: Literal["python"]
+    format: ClassVar[str] = "rows"
+    title: ClassVar[str] = "Python programs"
+
+
+Source = FilesSource | PostgresSource | MysqlSource | KafkaSource | PythonSource
 """Where the events of tables are; distinguished by `type`, which may be omitted for files."""
 
 

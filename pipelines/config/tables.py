@@ -7,7 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from nevermore.pipelines.config.checks import ChecksConfig
-from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, type_of_source
+from nevermore.pipelines.config.sources import (
+    FilesSource,
+    KafkaSource,
+    MysqlSource,
+    PostgresSource,
+    PythonSource,
+    type_of_source,
+)
 from nevermore.pipelines.config.values import (
     AutoOrOff,
     Bytes,
@@ -241,11 +248,12 @@ class TableConfig(AssetConfig):
         Annotated[FilesSource, Tag("files")]
         | Annotated[PostgresSource, Tag("postgres")]
         | Annotated[MysqlSource, Tag("mysql")]
-        | Annotated[KafkaSource, Tag("kafka")],
+        | Annotated[KafkaSource, Tag("kafka")]
+        | Annotated[PythonSource, Tag("python")],
         Discriminator(
             type_of_source,
             custom_error_type="source_type",
-            custom_error_message="the type of a source must be 'files', 'kafka', 'mysql' or 'postgres'",
+            custom_error_message="the type of a source must be 'files', 'kafka', 'mysql', 'postgres' or 'python'",
         ),
     ]
     key: Names = ()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
-from nevermore.pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
+from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import Decided
@@ -132,7 +132,7 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
         yield from reader.findings(source, lambda names: _wanted(feed, names))
     elif isinstance(source, KafkaSource):
         yield from _topics(feed, positions)
-    else:
+    elif isinstance(source, FilesSource):
         yield from _files(feed)
 
 

@@ -20,6 +20,7 @@ from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.changes.change_run import BATCH_SHARE
 from nevermore.pipelines.changes.quarantine import quarantine
 from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name
+from nevermore.pipelines.config.sources import PythonSource
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import BatchEnd, Rejected
 from nevermore.pipelines.decode.feed import Decided, FeedConfig
@@ -95,6 +96,8 @@ class FeedRun:
         for name in feed.wanted:
             if name not in feed.patterns:
                 started += self.started(name, feed.tables[name])
+        if isinstance(feed.source, PythonSource):  # programs hand over the rows
+            return
         feed = feed.remembering(self.catalog, started)
         groups = _by_position(started)
         first = groups.pop(None, [])

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from nevermore.pipelines.config.project import ALL_TABLES, Config, quarantine_name
-from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource, Source
+from nevermore.pipelines.config.sources import (
+    FilesSource,
+    KafkaSource,
+    MysqlSource,
+    PostgresSource,
+    PythonSource,
+    Source,
+)
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
@@ -59,6 +66,8 @@ class Readers:
 
     def of(self, source: Source, filesystem: RemoteFiles | None) -> Reader:
         """The reader of a source; opens no connection."""
+        if isinstance(source, PythonSource):
+            return Listing(())
         if isinstance(source, FilesSource):
             return self._listings.setdefault(source.path, Listing(source.path, filesystem))
         known = source.model_dump_json()

@@ -150,6 +150,8 @@ def list_files(patterns: Sequence[str], filesystem: FileSystem | None = None) ->
     Raises:
         SourceError: a pattern without wildcards names no file, or a folder does not exist.
     """
+    if not patterns:
+        return []
     base = _common_folder(patterns)
     found: dict[str, ListedFile] = {}
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""A project as programs see it: the tables of its config by their names, ready to be scanned.
+"""A project as programs see it: the tables of its config by their names, to be scanned and written to.
 
 The command line opens tables here, too.
 """
@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nevermore import scan_core
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
 from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from nevermore.pipelines.ingest.report import TableReport
 
 
 def open_project(place: str | os.PathLike[str] = DEFAULT_CONFIG) -> "Project":
@@ -81,6 +84,68 @@ class Project:
     def scan(self, name: str) -> Scan:
         """A scan of all rows of a table that are not deleted; the errors are those of `table`."""
         return self.table(name).scan()
+
+    def upsert(
+        self, name: str, data: Any, *, batch_id: str | None = None, keep: Literal["last"] | None = None
+    ) -> "TableReport":
+        """Insert rows, or replace those with the same keys, in one commit.
+
+        Args:
+            name: a table of the config with `source: {type: python}`.
+            data: whole rows: a DataFrame of pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or anything with
+                `__arrow_c_stream__`, such as an Arrow table or reader.
+            batch_id: name of the batch: one of the last 1,000 that were applied is not applied again.
+            keep: `last` if only the last of several rows with a key counts; without it, they are refused.
+
+        Returns:
+            What was done; its `status` is `nothing new` if the batch was applied before.
+
+        Raises:
+            ConfigError: no such table, or one that is filled from another source.
+            SourceError: rows that do not fit the table, or lack columns; nothing was written.
+            SchemaConflictError: a column changes its type or is new, and the config does not allow it.
+        """
+        from nevermore.pipelines.ingest.python_source import write
+
+        return write(self.config, name, data, "u", batch_id=batch_id, keep=keep)
+
+    def delete(self, name: str, keys: Any, *, batch_id: str | None = None) -> "TableReport":
+        """Delete the rows with these keys, in one commit; keys without a row are ignored.
+
+        Args:
+            name: as for `upsert`.
+            keys: as `data` of `upsert`; only the key columns are read.
+            batch_id: as for `upsert`.
+
+        Returns:
+            As `upsert`.
+
+        Raises:
+            ConfigError: as `upsert`.
+            SourceError: as `upsert`.
+        """
+        from nevermore.pipelines.ingest.python_source import write
+
+        return write(self.config, name, keys, "d", batch_id=batch_id, keep="last")
+
+    def writer(self, name: str, *, keep: Literal["last"] | None = None) -> Callable[[Any, int], None]:
+        """A function for `foreachBatch` of Spark's Structured Streaming, which upserts each batch once.
+
+        A batch is known by the id of the query, which stays in its checkpoint, and its number; one that is sent again after a
+        failure is not applied again.
+
+        Args:
+            name: as for `upsert`.
+            keep: as for `upsert`.
+        """
+
+        def write(rows: Any, number: int) -> None:
+            query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            if query is None:
+                raise SourceError(f"{name}: this writer is for foreachBatch of a streaming query; call upsert instead")
+            self.upsert(name, rows, batch_id=f"{query}:{number}", keep=keep)
+
+        return write
 
 
 @dataclass(frozen=True)

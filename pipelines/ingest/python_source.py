@@ -1,0 +1,253 @@
+"""Rows that programs hand over as DataFrames: upserts and deletes by key, decoded and applied as the changes of any other source.
+
+A batch is one commit of the change log, and one of the mirror. Its name is kept with the position, so that the same batch
+is applied once, however often it is sent. Only tables with `source: {type: python}` take batches.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.sources import PythonSource
+from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected, key_texts
+from nevermore.pipelines.decode.feed import Decided, FeedConfig
+from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
+from nevermore.pipelines.iceberg.commit import retry_conflicts
+from nevermore.pipelines.iceberg.row_shape import without_extensions
+from nevermore.pipelines.ingest.feeds import Feed
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.sources.file_changes import Listing
+from nevermore.pipelines.sources.live import parse_position
+from nevermore.pipelines.wording import counted
+
+MAX_KNOWN = 1_000
+"""Number of batches whose names are kept. Older ones would be applied again."""
+ATTEMPTS = 100
+"""Writers of one table take turns: each tries again when another one has committed."""
+_SHOWN = 5
+_NO_COLUMN = "\0"
+"""Every row has the same operation, also where a column has the name that feeds use for it."""
+_NO_TYPE = re.compile("duration|interval|union|run_end")
+Keep = Literal["last"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPosition:
+    """What a table has of the batches of programs.
+
+    Attributes:
+        number: how many there were.
+        known: names of the last ones.
+    """
+
+    number: int = 0
+    known: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str | None) -> "BatchPosition":
+        """The position in a change log.
+
+        Raises:
+            PositionLostError: it is that of another source.
+        """
+        if text is None:
+            return cls()
+        return parse_position(text, "python", "batches of programs", 1, lambda d: cls(d["number"], tuple(d["known"])))
+
+    def after(self, batch: str | None) -> str:
+        """The text of the position after another batch, which may have no name."""
+        known = [*self.known, *([] if batch is None else [batch])][-MAX_KNOWN:]
+        return json.dumps({"source": "python", "version": 1, "number": self.number + 1, "known": known})
+
+
+def write(
+    config: Config,
+    name: str,
+    data: Any,
+    op: Literal["u", "d"],
+    *,
+    batch_id: str | None = None,
+    keep: Keep | None = None,
+) -> TableReport:
+    """Apply rows to a table, as one commit.
+
+    Args:
+        config: of the project.
+        name: the table.
+        data: rows: a DataFrame of pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or anything with
+            `__arrow_c_stream__`. For deletes, only key columns are read.
+        op: `u` for upserts, `d` for deletes.
+        batch_id: name of the batch; one that was applied before is not applied again.
+        keep: `last` if only the last of several rows with a key counts; without it, they are refused.
+
+    Returns:
+        Its status is `nothing new` if the batch was applied before.
+
+    Raises:
+        ConfigError: no such table, or one that is filled from another source.
+        SourceError: rows that do not fit the table; nothing was written.
+        SchemaConflictError: a column changes its type or is new, and the config does not allow it.
+    """
+    settings = _settings(config, name)
+    written: list[TableReport] = []
+    catalog = open_for_writing(config)
+    with closing(ChangeRun.of(_tables(data), settings.memory_limit_bytes // BATCH_SHARE)) as rows:
+
+        def attempt() -> TableReport:
+            report = TableReport(name)
+            with closing(TableIngest(catalog, name, settings, report)) as table:
+                try:
+                    table.start()
+                    position = BatchPosition.of(table.position)
+                    if batch_id not in position.known and not written:
+                        _Batch(rows, op, batch_id, keep).add_to(table, position)
+                except AnotherIngesterError as error:
+                    error.may_retry = True  # the rows are still here
+                    raise
+                finally:
+                    if report.log_commits:  # the mirror follows in another attempt if another writer came in between
+                        written.append(report)
+            return written[0] if written else report
+
+        return retry_conflicts(attempt, ATTEMPTS)
+
+
+def _settings(config: Config, name: str) -> TableConfig:
+    settings = config.table(name)
+    if not isinstance(settings.source, PythonSource):
+        raise ConfigError(
+            f"{name} is filled from {settings.source.title}, so programs cannot write to it: only tables with "
+            "source: {type: python} take rows of programs"
+        )
+    if not settings.key:
+        raise ConfigError(
+            f"{name} has no key by which rows are replaced or deleted: add key: [column, ...] to {config.path}"
+        )
+    return settings
+
+
+def _tables(data: Any) -> Iterator[pa.Table]:
+    if hasattr(data, "toArrow"):  # a DataFrame of Spark
+        data = data.toArrow()
+    if isinstance(data, list):
+        data = pa.Table.from_pylist(data)
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise SourceError(
+            f"rows cannot be read from {type(data).__name__}: pass a DataFrame of pandas, Polars or Spark, a relation of "
+            "DuckDB, a list of dicts, or an Arrow table or reader"
+        )
+    reader = pa.RecordBatchReader.from_stream(data)
+    if lost := [f"{field.name} ({field.type})" for field in reader.schema if _NO_TYPE.search(str(field.type))]:
+        raise SourceError(
+            f"Iceberg has no type for {', '.join(lost)}: cast it to another type, such as text or a number"
+        )
+    for part in reader:
+        yield without_extensions(pa.Table.from_batches([part]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    rows: ChangeRun
+    op: str
+    name: str | None
+    keep: Keep | None
+
+    def add_to(self, table: TableIngest, before: BatchPosition) -> None:
+        """Commit the batch."""
+        position = before.after(self.name)
+        hashes = [np.zeros(0, np.uint64)]
+        for changes in self._changes(table):
+            keys = _keys(changes)
+            if nulls := [column for column, key in zip(changes.key, keys, strict=True) if key.null_count]:
+                raise SourceError(
+                    f"{table.name}: {', '.join(nulls)} is NULL in rows of the data, and a key; nothing was written"
+                )
+            hashes.append(key_hashes(keys))
+            table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+        if self.keep is None:
+            self._refuse_repeated(table, np.concatenate(hashes))
+        table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
+        table.flush()
+        table.convert_deletes()
+
+    def _changes(self, table: TableIngest) -> Iterator[ChangeBatch]:
+        """The rows as changes of the table.
+
+        Raises:
+            SourceError: a row does not fit the table, or columns are missing.
+        """
+        own, at = table.config, 1
+        feed = Feed(own.source, {table.name: own}, (table.name,), Listing(()))
+        config = replace(
+            feed.config([table], Decided()), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op}
+        )
+        for rows in self.rows.tables():
+            wanted = _wanted(table, rows.schema.names, self.op)
+            yield self._decoded(rows.select(wanted), at, config)
+            at += rows.num_rows
+
+    def _decoded(self, rows: pa.Table, at: int, config: FeedConfig) -> ChangeBatch:
+        count = rows.num_rows
+        origin = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(count, np.int32)), pa.array([self.name or "unnamed batch"])
+        )
+        raw = RawEvents(origin, pa.array(np.arange(at, at + count)), rows=rows)
+        decoded = decode(raw, config)
+        if decoded.rejected.num_rows:
+            first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
+            raise SourceError(
+                f"{config.tables[0].name}: row {first['source_offset']:,} of the data does not fit: {first['reason']} "
+                f"({decoded.rejected.num_rows:,} such rows); nothing was written"
+            )
+        return decoded.tables[config.tables[0].name]
+
+    def _refuse_repeated(self, table: TableIngest, hashes: Any) -> None:
+        found, counts = np.unique(hashes, return_counts=True)
+        if (counts == 1).all():
+            return
+        texts = []
+        for changes in self._changes(table):
+            keys = _keys(changes)
+            may_repeat = pa.array(np.isin(key_hashes(keys), found[counts > 1]))
+            texts.append(key_texts(changes.key, [key.filter(may_repeat) for key in keys]))
+        found = pc.value_counts(pa.chunked_array(texts))
+        repeated = found.filter(pc.greater(found.field("counts"), 1)).field("values").to_pylist()
+        if repeated:
+            raise SourceError(
+                f"{table.name}: {counted(len(repeated), 'key')} more than once in the data, such as "
+                f"{'; '.join(repeated[:_SHOWN])}: keep one row of each, or pass keep='last'; nothing was written"
+            )
+
+
+def _keys(changes: ChangeBatch) -> list[pa.Array]:
+    keys: list[pa.Array] = pa.concat_arrays(changes.table.column("key").chunks).flatten()
+    return keys
+
+
+def _wanted(table: TableIngest, given: list[str], op: str) -> list[str]:
+    """The columns of the data to read.
+
+    Raises:
+        SourceError: one is missing: the rows would lose its value.
+    """
+    targets: Mapping[str, str] = {table.config.rename.get(name, name): name for name in given}
+    known = table.key if op == "d" else (*table.key, *table.known_types)
+    if missing := [name for name in dict.fromkeys(known) if name not in targets]:
+        raise SourceError(
+            f"{table.name}: the data lacks {', '.join(missing)}; it has {', '.join(given)}. Rows are replaced as a whole; "
+            "nothing was written"
+        )
+    return [targets[name] for name in table.key] if op == "d" else given

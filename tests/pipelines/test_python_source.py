@@ -1,0 +1,332 @@
+"""Rows that programs hand over: every kind of DataFrame, every type, exactly once, from several processes, and refusals that write nothing."""
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import duckdb
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import yaml
+from hypothesis import given, settings
+
+from nevermore import open_project
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import ConfigError, PositionLostError, SchemaConflictError, SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.storage import EXIT_CODE, VARIABLE
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.project import Project
+from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
+from nevermore.pipelines.maintain.compact import CompactSettings, compact
+
+NAME = "shop.orders"
+EVERYTHING = CompactSettings(rewrite_all=True)
+ROWS = [{"id": 1, "amount": 1.5, "name": "a"}, {"id": 2, "amount": None, "name": "b"}]
+
+
+def project_in(folder: Path, **options: Any) -> Project:
+    """A project with one table that programs fill."""
+    table = {"source": {"type": "python"}, "key": ["id"], **options}
+    files = {"source": {"path": "landing/*.jsonl", "format": "debezium-json"}, "key": ["id"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": {NAME: table, "shop.products": files}}))
+    return open_project(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return project_in(tmp_path)
+
+
+def rows_of(project: Project, *order: str) -> list[dict[str, Any]]:
+    """The rows as the reference reads them, which must be those of a scan."""
+    table = find_table(open_catalog(project.config), NAME)
+    assert table is not None
+    by = [(column, "ascending") for column in order or ("id",)]
+    found = live_rows(table.metadata_location.removeprefix("file://")).sort_by(by).to_pylist()
+    assert project.scan(NAME).to_table().select(list(found[0])).sort_by(by).to_pylist() == found if found else True
+    return list(found)
+
+
+def snapshots(project: Project) -> list[Any]:
+    """Current snapshot of each table."""
+    catalog = open_catalog(project.config)
+    tables = [find_table(catalog, name) for name in (NAME, "change_log.shop_orders")]
+    return [None if table is None else table.metadata.current_snapshot_id for table in tables]
+
+
+KINDS: dict[str, Callable[[pa.Table], Any]] = {
+    "table": lambda table: table,
+    "reader": pa.Table.to_reader,
+    "batch": lambda table: table.to_batches()[0],
+    "pandas": pa.Table.to_pandas,
+    "polars": pl.from_arrow,
+    "duckdb": duckdb.from_arrow,
+    "dicts": pa.Table.to_pylist,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_rows_is_upserted_and_deleted(project: Project, kind: str) -> None:
+    def given_as(rows: list[dict[str, Any]]) -> Any:
+        return KINDS[kind](pa.Table.from_pylist(rows))
+
+    first = project.upsert(NAME, given_as(ROWS))
+    assert (first.status, dict(first.events), first.log_commits, first.mirror_commits) == ("applied", {"u": 2}, 1, 1)
+    project.upsert(NAME, given_as([{"id": 2, "amount": 2.5, "name": "B"}, {"id": 3, "amount": 3.5, "name": "c"}]))
+    assert rows_of(project) == [ROWS[0], {"id": 2, "amount": 2.5, "name": "B"}, {"id": 3, "amount": 3.5, "name": "c"}]
+    project.delete(NAME, given_as([{"id": 1}, {"id": 99}]))
+    assert [row["id"] for row in rows_of(project)] == [2, 3]
+    assert run_once(project.config, tables=[NAME]).found_nothing_new
+
+
+MOMENT = dt.datetime(2026, 11, 28, 10, 30, 0, 123456)  # noqa: DTZ001  a type without a zone
+TYPES: dict[str, tuple[pa.DataType, Any]] = {
+    "int8": (pa.int8(), -5),
+    "int16": (pa.int16(), 300),
+    "uint8": (pa.uint8(), 255),
+    "uint32": (pa.uint32(), 2**32 - 1),
+    "float32": (pa.float32(), 0.5),
+    "boolean": (pa.bool_(), True),
+    "decimal": (pa.decimal128(10, 2), Decimal("12.34")),
+    "date": (pa.date32(), dt.date(2026, 11, 28)),
+    "date64": (pa.date64(), dt.date(2026, 11, 28)),
+    "time": (pa.time64("us"), dt.time(1, 2, 3)),
+    "time32": (pa.time32("s"), dt.time(1, 2, 3)),
+    "seconds": (pa.timestamp("s"), MOMENT.replace(microsecond=0)),
+    "micros": (pa.timestamp("us"), MOMENT),
+    "nanos": (pa.timestamp("ns"), MOMENT),
+    "zoned": (pa.timestamp("us", "Asia/Kolkata"), MOMENT.replace(tzinfo=dt.UTC)),
+    "text": (pa.large_string(), "x" * 100),
+    "text view": (pa.string_view(), "y" * 100),
+    "words": (pa.dictionary(pa.int8(), pa.string()), "word"),
+    "binary": (pa.binary(), b"\0\xff"),
+    "uuid": (pa.uuid(), UUID(int=5)),
+    "list": (pa.list_(pa.int64()), [1, None, 3]),
+    "large list": (pa.large_list(pa.string()), ["a"]),
+    "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), {"a": 1, "b": None}),
+    "map": (pa.map_(pa.string(), pa.int64()), [("k", 1)]),
+    "nothing": (pa.null(), None),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_values_of_every_type_come_back(project: Project, kind: str) -> None:
+    arrow_type, value = TYPES[kind]
+    table = pa.table({"id": [1, 2], "v": pa.array([value, None], arrow_type)})
+    project.upsert(NAME, table)
+    found = [row.get("v") for row in project.scan(NAME).to_table().sort_by("id").to_pylist()]
+    assert found == [value, None]
+    project.upsert(NAME, table.slice(0, 1))
+    assert project.scan(NAME).count() == 2
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "another type": (
+        [{"id": 3, "amount": "x", "name": "c"}],
+        r"row 1 of the data does not fit: column amount: 'x' is no double",
+    ),
+    "a missing column": ([{"id": 3, "name": "c"}], "the data lacks amount; it has id, name"),
+    "a key that is NULL": ([{"id": None, "amount": 1.0, "name": "c"}], "id is NULL in rows of the data"),
+    "no key": ([{"amount": 1.0, "name": "c"}], "the data lacks id"),
+    "a key twice": (
+        [{"id": 3, "amount": 1.0, "name": "c"}] * 2,
+        r"1 key more than once in the data, such as id = 3: keep one",
+    ),
+    "a duration": (
+        pa.table({"id": [3], "amount": [1.0], "name": ["c"], "d": pa.array([1], pa.duration("s"))}),
+        r"d \(duration",
+    ),
+    "an interval": (pa.table({"id": [3], "l": pa.nulls(1, pa.list_(pa.month_day_nano_interval()))}), r"no type for l"),
+    "no rows at all": (5, "rows cannot be read from int"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Project, why: str) -> None:
+    project.upsert(NAME, ROWS)
+    before = snapshots(project)
+    data, message = REFUSED[why]
+    with pytest.raises(SourceError, match=message):
+        project.upsert(NAME, data)
+    assert snapshots(project) == before
+    assert rows_of(project) == ROWS
+
+
+def test_the_last_row_of_a_key_may_win(project: Project) -> None:
+    project.upsert(NAME, [{"id": 1, "v": n} for n in range(5)], keep="last")
+    assert rows_of(project) == [{"id": 1, "v": 4}]
+
+
+@pytest.mark.parametrize("name", ["shop.products", "shop.other"])
+def test_only_tables_of_programs_take_rows(project: Project, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is filled from .*landing.*source: \{type: python\}|no table|shop.other"):
+        project.upsert(name, ROWS)
+
+
+def test_a_table_without_a_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"add key: \[column, \.\.\.\]"):
+        project_in(tmp_path, key=[]).upsert(NAME, ROWS)
+
+
+def test_a_log_of_another_source_is_refused(project: Project) -> None:
+    project.upsert(NAME, ROWS)
+    with pytest.raises(PositionLostError, match="not a position of batches of programs"):
+        BatchPosition.of(json.dumps({"source": "kafka", "version": 1}))
+
+
+@pytest.mark.parametrize("op", ["upsert", "delete"])
+def test_a_batch_is_applied_once(project: Project, op: str) -> None:
+    project.upsert(NAME, ROWS, batch_id="0")
+    write = getattr(project, op)
+    assert write(NAME, ROWS[:1], batch_id="1").status == "applied"
+    project.upsert(NAME, [{"id": 1, "amount": 7.0, "name": "seven"}], batch_id="2")
+    before = snapshots(project)
+    for batch_id in ("0", "1", "2"):
+        assert open_project(project.config.path).upsert(NAME, ROWS, batch_id=batch_id).status == "nothing new"
+    assert snapshots(project) == before
+    assert rows_of(project)[0]["name"] == "seven"
+
+
+def test_an_empty_batch_is_remembered(project: Project) -> None:
+    project.upsert(NAME, ROWS)
+    assert project.upsert(NAME, pa.Table.from_pylist(ROWS).slice(0, 0), batch_id="empty").log_commits == 1
+    assert project.upsert(NAME, ROWS, batch_id="empty").log_commits == 0
+    assert rows_of(project) == ROWS
+
+
+def test_the_names_of_the_last_batches_are_kept() -> None:
+    position = BatchPosition()
+    for number in range(MAX_KNOWN + 5):
+        position = BatchPosition.of(position.after(str(number)))
+    assert (position.number, len(position.known), position.known[0]) == (MAX_KNOWN + 5, MAX_KNOWN, "5")
+    assert BatchPosition.of(position.after(None)).known == position.known
+
+
+def test_columns_come_and_widen_unless_they_are_frozen(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    project.upsert(NAME, pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
+    project.upsert(NAME, pa.table({"id": [2], "n": pa.array([2**40], pa.int64()), "more": ["x"]}))
+    assert rows_of(project) == [{"id": 1, "n": 1, "more": None}, {"id": 2, "n": 2**40, "more": "x"}]
+    frozen = project_in(tmp_path, schema_changes="freeze")
+    with pytest.raises(SchemaConflictError, match="columns: other"):
+        frozen.upsert(NAME, pa.table({"id": [3], "n": [3], "more": ["x"], "other": [1]}))
+
+
+def test_options_of_the_table_hold(tmp_path: Path) -> None:
+    options = {"key": ["id", "day"], "rename": {"key": "id"}, "exclude": ["secret"], "types": {"v": "decimal(10,2)"}}
+    project = project_in(tmp_path, **options, partition_by=["day"], deletes="vectors", format_version=3)
+    day = dt.date(2026, 11, 28)
+    project.upsert(NAME, [{"key": n, "day": day, "secret": "s", "v": "1.50"} for n in range(3)])
+    project.delete(NAME, pd.DataFrame({"key": [1], "day": [day], "more": ["is not read"]}))
+    expected = [{"id": n, "day": day, "v": Decimal("1.50")} for n in (0, 2)]
+    assert rows_of(project) == expected
+
+
+def test_more_rows_than_memory_holds_are_one_commit(tmp_path: Path) -> None:
+    project = project_in(tmp_path, memory_limit_bytes="1 MiB", commit_rows=1_000)
+    ids = np.random.default_rng(1).permutation(60_000)
+    table = pa.table({"id": ids, "text": [f"{n:0100d}" for n in ids.tolist()]})
+    report = project.upsert(NAME, table.to_reader(max_chunksize=5_000), batch_id="large")
+    assert (report.log_commits, report.mirror_commits, report.events["u"]) == (1, 1, 60_000)
+    assert project.scan(NAME).count() == 60_000
+    with pytest.raises(SourceError, match="2 keys more than once"):
+        project.upsert(NAME, pa.concat_tables([table, table.slice(0, 2)]))
+
+
+STEP = st.one_of(
+    st.tuples(
+        st.just("upsert"), st.dictionaries(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 99)), max_size=6)
+    ),
+    st.tuples(st.just("delete"), st.sets(st.integers(0, 12), max_size=6)),
+    st.tuples(st.sampled_from(["compact", "again"]), st.none()),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps=st.lists(STEP, min_size=1, max_size=8), deletes=st.sampled_from(["equality", "converted"]))
+def test_any_sequence_leaves_the_rows_of_a_dict(
+    steps: list[tuple[str, Any]], deletes: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = project_in(tmp_path_factory.mktemp("random"), deletes=deletes)
+    expected: dict[int, Any] = {-1: 0}
+    project.upsert(NAME, [{"id": -1, "v": 0}], batch_id="first")
+    for what, rows in steps:
+        if what == "upsert":
+            expected |= rows
+            table = pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
+            project.upsert(NAME, table)
+        elif what == "delete":
+            expected = {key: value for key, value in expected.items() if key not in rows}
+            project.delete(NAME, pa.table({"id": pa.array(rows, pa.int64())}))
+        elif what == "again":
+            assert project.upsert(NAME, [{"id": -1, "v": 1}], batch_id="first").status == "nothing new"
+        else:
+            compact(find_table(open_catalog(project.config), NAME), EVERYTHING)
+        assert {row["id"]: row["v"] for row in rows_of(project)} == expected
+
+
+PROGRAM = """
+import sys
+from nevermore import open_project
+project = open_project(sys.argv[1])
+number, count = int(sys.argv[2]), int(sys.argv[3])
+for n in range(count):
+    rows = [{"id": number * 1000 + n, "v": n}, {"id": -1, "v": number}]
+    assert project.upsert("shop.orders", rows, batch_id=f"{number}:{n}").status == "applied"
+project.delete("shop.orders", [{"id": number * 1000}])
+"""
+
+
+def start(program: str, project: Project, number: int, count: int, **environment: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", program, str(project.config.path), str(number), str(count)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing(project: Project) -> None:
+    started = [start(PROGRAM, project, number, 4) for number in range(1, 6)]
+    for process in started:
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0
+    assert [r["id"] for r in rows_of(project)] == [-1, *(n * 1000 + i for n in range(1, 6) for i in range(1, 4))]
+    log = project.table("change_log.shop_orders").scan().to_table()
+    assert sorted(log["ordinal"].to_pylist()) == list(range(1, 5 * (4 * 2 + 1) + 1))
+    assert Counter(log["op"].to_pylist()) == {"u": 40, "d": 5}
+
+
+@pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit", "before-acknowledgement"])
+@pytest.mark.parametrize("time", [1, 2])
+def test_a_batch_whose_writer_is_killed_is_applied_once_when_it_is_sent_again(
+    project: Project, point: str, time: int
+) -> None:
+    project.upsert(NAME, [{"id": 5000, "v": 0}])
+    program = PROGRAM.replace("    assert ", "    ").replace(' == "applied"', "")
+    process = start(program, project, 5, 1, **{VARIABLE: f"{point}:{time}"})
+    process.communicate()
+    assert process.returncode in {EXIT_CODE, 0}
+    again = start(program, project, 5, 1)
+    assert again.communicate()[1] == ""
+    assert rows_of(project) == [{"id": -1, "v": 5}]
+    log = project.table("change_log.shop_orders").scan().to_table()
+    assert log.filter(pc.equal(log["source_file"], "5:0")).num_rows == 2
+
+
+def test_the_config_refuses_what_such_a_source_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "nevermore.yaml").write_text("tables: {a.b: {source: {type: python, path: x}, key: [id]}}")
+    with pytest.raises(ConfigError, match="path"):
+        load(tmp_path / "nevermore.yaml")
