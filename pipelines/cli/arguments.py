@@ -211,7 +211,7 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
     return loaded
 
 
-def known_config(tables: Iterable[str], config: Path | None) -> "Config | None":
+def known_config(tables: "Iterable[str]", config: Path | None) -> "Config | None":
     """The project's config with the tables that its patterns have found; None without one, or if all tables are paths."""
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import open_to_look

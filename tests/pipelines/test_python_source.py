@@ -330,3 +330,47 @@ def test_the_config_refuses_what_such_a_source_does_not_have(tmp_path: Path) -> 
     (tmp_path / "nevermore.yaml").write_text("tables: {a.b: {source: {type: python, path: x}, key: [id]}}")
     with pytest.raises(ConfigError, match="path"):
         load(tmp_path / "nevermore.yaml")
+
+
+STREAM = """
+import os, sys
+from pyspark.sql import SparkSession
+from nevermore import open_project
+folder = sys.argv[1]
+project = open_project(folder)
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.readStream.schema("id long, v long").option("maxFilesPerTrigger", 1).json(f"{folder}/landing")
+write = project.writer("shop.orders", keep="last")
+left = int(sys.argv[2])
+
+def batch(frame, number):
+    global left
+    write(frame, number)
+    left -= 1
+    if left == 0:
+        os._exit(9)  # after the commit, before Spark notes that the batch is done
+
+query = rows.writeStream.foreachBatch(batch).option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+query.start().awaitTermination()
+try:
+    write(spark.range(1), 0)
+except Exception as error:
+    assert "foreachBatch of a streaming query" in str(error), error
+else:
+    raise AssertionError("written outside of a stream")
+"""
+
+
+@pytest.mark.spark
+def test_a_stream_of_spark_that_is_killed_and_started_again_applies_every_batch_once(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    (tmp_path / "landing").mkdir()
+    for number in range(5):
+        lines = [{"id": number, "v": 1}, {"id": -1, "v": number}]
+        (tmp_path / "landing" / f"{number}.json").write_text("\n".join(map(json.dumps, lines)))
+        os.utime(tmp_path / "landing" / f"{number}.json", (1_700_000_000 + number, 1_700_000_000 + number))
+    for kill_after, code in ((2, 9), (2, 9), (0, 0)):
+        done = subprocess.run([sys.executable, "-c", STREAM, str(tmp_path), str(kill_after)], check=False)
+        assert done.returncode == code
+    assert rows_of(project) == [{"id": -1, "v": 4}, *({"id": n, "v": 1} for n in range(5))]
+    assert project.table("change_log.shop_orders").scan().count() == 10
