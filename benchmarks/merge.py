@@ -2,7 +2,7 @@
 
 Run: `python -m benchmarks.merge`. In every round each of them gets a new table with the same million rows; only the merge of
 50,000 changes is timed, and the table read afterwards must hold what ours holds. `mirror` is data, deletes and commit from
-decoded changes; `change log and mirror` is what an ingest does with them, and no other has. Spark's modes take turns in one
+decoded changes; `change log and mirror` is what an ingest does with them, and no other has; `Project.upsert` begins with a DataFrame. Spark's modes take turns in one
 session (`make interop`), dlt (`make peers`) upserts 1,000 rows at a time.
 """
 
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from benchmarks.decoded_changes import changes_of
 from benchmarks.peers import Peer, running
 from benchmarks.race import Answer, Goal, race, report
+from nevermore import open_project
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import change_log_name, parse
 from nevermore.pipelines.iceberg.catalog import open_catalog
@@ -54,6 +55,19 @@ def ours(base: pa.Table, changes: pa.Table, folders: Iterator[Path], *, with_log
     return Answer(_held(open_table(mirror.table).scan().to_table()), wall, cpu)
 
 
+def upsert(base: pa.Table, changes: pa.Table, folders: Iterator[Path]) -> Answer:
+    """As a program calls it: from a DataFrame, with decoding and checks of keys, to change log and mirror."""
+    folder = next(folders)
+    folder.mkdir()
+    (folder / "nevermore.yaml").write_text(f"tables: {{{TABLE}: {{source: {{type: python}}, key: [id]}}}}")
+    project = open_project(folder)
+    project.upsert(TABLE, base)
+    wall, cpu = time.perf_counter(), time.process_time()
+    project.upsert(TABLE, changes)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Answer(_held(project.scan(TABLE).to_table()), wall, cpu)
+
+
 def pyiceberg(base: pa.Table, changes: pa.Table, folders: Iterator[Path]) -> Answer:
     catalog = open_catalog(parse("tables: {}", next(folders) / "nevermore.yaml"))
     catalog.create_namespace("shop")
@@ -82,6 +96,7 @@ def measure(rows: int, changed: int, rounds: int, engines: list[str]) -> None:
         candidates: dict[str, Callable[[], Any]] = {
             "mirror": partial(ours, base, changes, folders, with_log=False),
             "change log and mirror": partial(ours, base, changes, folders, with_log=True),
+            "Project.upsert": partial(upsert, base, changes, folders),
             "PyIceberg upsert": partial(pyiceberg, base, changes, folders),
         }
         if "spark" in peers:
@@ -95,7 +110,7 @@ def measure(rows: int, changed: int, rounds: int, engines: list[str]) -> None:
         for other, times in FASTER.items()
         if other in candidates
     ]
-    goals += [Goal("change log and mirror", goal.against) for goal in goals]
+    goals += [Goal(name, goal.against) for name in ("change log and mirror", "Project.upsert") for goal in goals]
     report(f"merge of {changed:,} changes into {rows:,} rows", timings, "mirror", goals)
 
 
