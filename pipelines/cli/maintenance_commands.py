@@ -19,7 +19,6 @@ from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-
     from nevermore.pipelines.config.project import Config
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
