@@ -133,7 +133,7 @@ def _lineage(config: Config, name: str, state: TableStatus) -> Html:
             feed = ", ".join(source.path)
         case "kafka":
             feed = f"Kafka {', '.join(source.topics)}"
-        case "mysql":
+        case "mysql" | "python":
             feed = source.title
         case _:
             feed = f"PostgreSQL publication {source.publication}"

@@ -30,7 +30,7 @@ from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.ingest.table_ingest import TableIngest
 from nevermore.pipelines.sources.file_changes import Listing
-from nevermore.pipelines.sources.live import parse_position
+from nevermore.pipelines.sources.table_position import parse_position
 from nevermore.pipelines.wording import counted
 
 MAX_KNOWN = 1_000
