@@ -19,8 +19,7 @@ from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
 from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
+    from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.report import TableReport
 
 
