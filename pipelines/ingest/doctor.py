@@ -147,7 +147,7 @@ def _wanted(feed: Feed, source_tables: Sequence[str]) -> dict[str, TableConfig]:
 def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if feed.topics is None:
         return
-    from nevermore.pipelines.sources.kafka_inspection import findings
+    from nevermore.pipelines.sources.kafka import findings
 
     for finding in findings(feed.topics):
         yield finding
