@@ -40,8 +40,8 @@ from nevermore.pipelines.decode.image import Columns, Nothing, ObjectImages, Ove
 from nevermore.pipelines.decode.json_columns import integers, json_text, text
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.formats import mysql_json_kernels as trees
 from nevermore.pipelines.formats import mysql_kernels as rows
-from nevermore.pipelines.formats.mysql_values import MAX_BYTES, NUMPY, MysqlColumn, texts
 from nevermore.pipelines.formats.options import CanalOptions, MaxwellOptions, MysqlRowsOptions
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects
@@ -65,6 +65,10 @@ ROWS = b"L"
 PACKET_HEADER_BYTES = 4
 """Of a row that was selected, in front of its values."""
 MAX_DIGITS = 38
+MAX_BYTES = 2**31 - 1
+_DOUBLE_BYTES = 9
+_NUMPY = {rows.FLOAT: "<f4", rows.DOUBLE: "<f8"}
+"""Of a double in JSON: its own, and at least one for its type."""
 
 
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
@@ -233,6 +237,34 @@ def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Decla
 
 
 @dataclass(frozen=True, slots=True)
+class MysqlColumn:
+    """A column of a table at some time.
+
+    Attributes:
+        name: its name.
+        type: as the server writes it, without what its values do not depend on: `bigint unsigned`, `decimal(10,2)`, `text`, `bytes`.
+        stored: how the binary log stores its values; see `mysql_kernels`.
+        size: bytes of values that all have as many, of a decimal's digits, or of the length in front of text.
+        scale: digits after the point, of decimals and seconds; bytes of BINARY.
+        letters: UTF-8 of the 256 characters, for text of one byte a character.
+        choices: of an enum or a set.
+    """
+
+    name: str
+    type: str
+    stored: int
+    size: int = 0
+    scale: int = 0
+    letters: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its values can be read."""
+        return self.stored not in {rows.REFUSED, rows.REFUSED_CHOICE}
+
+
+@dataclass(frozen=True, slots=True)
 class MysqlTable:
     """The description of a table at some time: its name as `database.table`, columns in order, and columns of its primary key."""
 
@@ -309,6 +341,27 @@ class _Layout:
     def scale(self) -> NDArray[np.int32]:
         return self.array("scale", np.int32)
 
+    @cached_property
+    def sets_of_letters(self) -> list[tuple[str, ...]]:
+        return list(dict.fromkeys(c.letters for t in self.tables for c in t.columns if c.letters))
+
+    @cached_property
+    def letters(self) -> NDArray[np.uint8]:
+        """UTF-8 of the characters of all sets: its length, and its bytes."""
+        found = np.zeros((256 * len(self.sets_of_letters) or 1, 1 + rows.GROWTH), np.uint8)
+        for at, letter in enumerate(letter for letters in self.sets_of_letters for letter in letters):
+            text = letter.encode()
+            found[at, 0] = len(text)
+            found[at, 1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
+        return found
+
+    @cached_property
+    def characters(self) -> NDArray[np.int32]:
+        return np.array(
+            [256 * self.sets_of_letters.index(c.letters) if c.letters else 0 for t in self.tables for c in t.columns],
+            np.int32,
+        )
+
 
 @lru_cache(maxsize=64)
 def _layout(header: bytes) -> _Layout:
@@ -359,40 +412,114 @@ class _RowImages:
         start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
         status = np.empty(len(wanted), np.int8)
 
-        rows.read_rows(
-            self.data, self.op[wanted], self.event[wanted], self.at[wanted],
-            layout.what[columns], layout.size[columns], layout.scale[columns], start, end, kind, status, int(self.is_new),
-        )  # fmt: skip
-        parts = [self.data]
+        def read(out: NDArray[np.uint8]) -> int:
+            return int(
+                rows.read_rows(
+                    self.data, self.op[wanted], self.event[wanted], self.at[wanted],
+                    layout.what[columns], layout.size[columns], layout.scale[columns], layout.characters[columns],
+                    layout.letters, start, end, kind, status, out, int(self.is_new),
+                )
+            )  # fmt: skip
+
+        room = read(np.zeros(0, np.uint8))
+        if len(self.data) + room > MAX_BYTES:
+            raise SourceError(
+                f"rows of {table.name} that were changed together take more than 2 GiB as text: lower memory_limit"
+            )
+        out = np.empty(room + 1, np.uint8)
+        parts = [self.data, out[: read(out)]]
         for at, column in enumerate(table.columns):
-            given = np.flatnonzero(kind[at] > kernels.NULL)
-            if len(given) and column.stored not in {rows.TEXT, rows.BOOLEAN}:
-                found = texts(column, self.data, start[at][given], end[at][given])
-                _point_to(found, parts, given, start[at], end[at])
-                if found.null_count:
-                    kind[at][given[np.asarray(found.is_null())]] = kernels.NULL
+            if column.stored in {rows.FLOAT, rows.DOUBLE, rows.CHOICE, rows.CHOICES}:
+                _with_texts(parts, column, start[at], end[at], kind[at])
+            elif column.stored == rows.TREE:
+                _with_json(parts, f"{table.name}.{column.name}", start[at], end[at], kind[at])
         return Members(np.concatenate(parts), tuple(c.name for c in table.columns), start, end, kind, status)
 
 
+def _with_texts(
+    parts: list[NDArray[np.uint8]],
+    column: MysqlColumn,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> None:
+    """Add the text of numbers with a fraction, enums and sets, to which their spans point then."""
+    given = np.flatnonzero(kind > kernels.NULL)
+    if not len(given):
+        return
+    stored = parts[0][start[given][:, None] + np.arange(column.size)]
+    if column.stored in {rows.FLOAT, rows.DOUBLE}:
+        texts = pa.array(np.ascontiguousarray(stored).view(_NUMPY[column.stored]).ravel()).cast(pa.string())
+    else:
+        whole = np.zeros((len(given), 8), np.uint8)
+        whole[:, : column.size] = stored
+        codes = whole.view("<u8").ravel()
+        if column.stored == rows.CHOICE:
+            texts = pa.array(("", *column.choices), pa.string()).take(pa.array(codes))
+        else:
+            distinct, inverse = np.unique(codes, return_inverse=True)
+            sets = [
+                ",".join(c for bit, c in enumerate(column.choices) if code >> bit & 1) for code in distinct.tolist()
+            ]
+            texts = pa.array(sets, pa.string()).take(pa.array(inverse.ravel()))
+    _point_to(texts, parts, given, start, end)
+
+
 def _point_to(
-    found: pa.Array,
+    texts: pa.StringArray,
     parts: list[NDArray[np.uint8]],
     given: NDArray[np.int64],
     start: NDArray[np.int32],
     end: NDArray[np.int32],
 ) -> None:
-    """Add texts, to which the spans of these rows point then.
-
-    Raises:
-        SourceError: all texts together take more than 2 GiB.
-    """
-    _, offsets, data = found.buffers()
-    places = np.frombuffer(offsets, np.int32)[found.offset : found.offset + len(found) + 1]
+    """Add texts, to which the spans of these rows point then."""
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     base = sum(map(len, parts))
-    if base + int(places[-1]) > MAX_BYTES:
-        raise SourceError("rows that were changed together take more than 2 GiB as text: lower memory_limit")
     start[given], end[given] = base + places[:-1], base + places[1:]
     parts.append(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
+
+
+def _with_json(
+    parts: list[NDArray[np.uint8]],
+    name: str,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    kind: NDArray[np.int8],
+) -> None:
+    """Add the text of JSON values, to which their spans point then.
+
+    Raises:
+        SourceError: a value is none of JSON.
+    """
+    given = kind == kernels.STRING
+    frames = np.zeros((trees.MAX_DEPTH, trees.FRAME), np.int64)
+    scratch = np.zeros(trees.SCRATCH_BYTES, np.uint8)
+    ends = np.zeros(len(start) + 1, np.int32)
+
+    def write(
+        out: NDArray[np.uint8], doubles: NDArray[np.uint64], digits: NDArray[np.uint8], digit_ends: NDArray[np.int32]
+    ) -> int:
+        size = trees.write_trees(parts[0], start, end, given, out, ends, doubles, digits, digit_ends, frames, scratch)
+        if size < 0:
+            raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+        return int(size)
+
+    nothing = np.zeros(0, np.uint8)
+    doubles = np.zeros(int((end[given] - start[given]).sum()) // _DOUBLE_BYTES + 1, np.uint64)
+    write(nothing, doubles, nothing, np.zeros(0, np.int32))
+    if ends[-1] > len(doubles):
+        raise SourceError(f"a value of {name} in the binary log is not JSON as MySQL stores it")
+    texts = pa.array(doubles[: ends[-1]].view(np.float64)).cast(pa.string())
+    _, offsets, data = texts.buffers()
+    digits = np.frombuffer(data, np.uint8) if data is not None and len(data) else nothing
+    places = np.frombuffer(offsets, np.int32)[: len(texts) + 1] if len(texts) else np.zeros(0, np.int32)
+    out = np.zeros(write(nothing, doubles, digits, places), np.uint8)
+    write(out, doubles, digits, places)
+    base = sum(map(len, parts))
+    start[given] = base + np.concatenate([np.zeros(1, np.int32), ends[:-2]])[given] if len(start) else 0
+    end[given] = base + ends[:-1][given]
+    parts.append(out)
 
 
 def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
@@ -481,10 +608,10 @@ def _selected_rows(
     parts = [data]
     for at, column in enumerate(table.columns):
         given = np.flatnonzero(kind[at] > kernels.NULL)
-        if column.stored in NUMPY and len(given):
+        if column.stored in _NUMPY and len(given):
             # As text, a float must be that of the log, where it identifies a row.
             found = text(members.column(column.name), kind[at] > kernels.NULL)[0].take(pa.array(given))
-            numbers = np.asarray(found.cast(pa.float64())).astype(NUMPY[column.stored])
+            numbers = np.asarray(found.cast(pa.float64())).astype(_NUMPY[column.stored])
             _point_to(pa.array(numbers).cast(pa.string()), parts, given, start[at], end[at])
     members = replace(members, data=np.concatenate(parts))
     return loaded_rows(table.name, table.declared, members)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.avro import reader_of
+from nevermore.pipelines.formats import mysql_json_kernels as json_trees
 from nevermore.pipelines.formats import mysql_kernels as mysql
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import MemberNames
@@ -536,10 +537,14 @@ def read_stored_rows(random: Random) -> Arguments:
         at.append(0 if random.random() < 0.1 else len(data) + (len(rows[0]) if second and len(rows) == 2 else 0))
         data += b"".join(rows)
     data = data[: len(data) - int(random.random() < 0.15) * int(random.integers(0, 12))]
+    letters = np.zeros((512, 1 + mysql.GROWTH), np.uint8)
+    letters[:, 0] = random.integers(0, mysql.GROWTH + 1, 512)
+    room = 0 if random.random() < 0.2 else count * num_columns * (mysql.MAX_CHARACTERS + 64) + mysql.GROWTH * len(data)
     places = [np.zeros((num_columns, count), np.int32) for _ in range(2)]
     return [
         fixed(data), ops, np.array(event, np.int32), np.array(at, np.int32), *columns,
-        *places, np.zeros((num_columns, count), np.int8), np.zeros(count, np.int8), second,
+        random.choice([0, 256], num_columns).astype(np.int32), letters, *places, np.zeros((num_columns, count), np.int8),
+        np.zeros(count, np.int8), np.zeros(room if random.random() < 0.9 else room // 3, np.uint8), second,
     ]  # fmt: skip
 
 
@@ -577,6 +582,61 @@ def read_protocol_texts(random: Random) -> Arguments:
     ]  # fmt: skip
 
 
+def stored_tree(random: Random, depth: int) -> bytes:
+    """A JSON value as the binary log of MySQL stores it, with its type in front."""
+    kind = int(random.choice([0, 2, 1, 3, 4, 5, 8, 10, 11, 12, 15] if depth else [4, 5, 6, 7, 9, 11, 12, 15]))
+    if kind == 4:
+        return bytes([4, random.integers(0, 4)])
+    if 5 <= kind <= 11:
+        return bytes([kind]) + random.bytes({5: 2, 6: 2, 7: 4, 8: 4}.get(kind, 8))
+    if kind == 12:
+        text = random.bytes(random.integers(0, 200))
+        return (
+            bytes([12])
+            + (bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7]))
+            + text
+        )
+    if kind == 15:
+        of = int(random.choice([246, 7, 10, 11, 12, 252]))
+        content = b"\x14\x04" + random.bytes(10) if of == 246 else random.bytes(random.integers(7, 12))
+        return bytes([15, of, len(content)]) + content
+    width, is_object = 4 if kind & 1 else 2, kind < 2
+    members = [stored_tree(random, depth - 1) for _ in range(random.integers(0, 4))]
+    keys = [random.bytes(random.integers(0, 5)) for _ in members] if is_object else []
+    at = 2 * width + len(members) * (1 + width) + len(keys) * (width + 2)
+    heads, rest = b"", b""
+    for key in keys:
+        heads += (at + len(rest)).to_bytes(width, "little") + len(key).to_bytes(2, "little")
+        rest += key
+    for member in members:
+        if len(member) - 1 <= width and member[0] in range(4, 9):
+            heads += member.ljust(1 + width, b"\0")
+        else:
+            heads += member[:1] + (at + len(rest)).to_bytes(width, "little")
+            rest += member[1:]
+    size = at + len(rest)
+    return bytes([kind]) + len(members).to_bytes(width, "little") + size.to_bytes(width, "little") + heads + rest
+
+
+def write_trees(random: Random) -> Arguments:
+    values = []
+    for _ in range(random.integers(0, 5)):
+        value = bytearray(stored_tree(random, int(random.integers(0, 5))))
+        for _ in range(random.integers(0, 4) * int(random.random() < 0.4)):
+            value[random.integers(0, len(value))] = random.choice([0, 1, 2, 3, 255, random.integers(0, 256)])
+        values.append(bytes(value[: len(value) - int(random.random() < 0.1) * min(3, len(value))]))
+    data, starts, ends = spans(values)
+    texts = ["0.1", "-1e+300", "1e-07", "123456.75", "-0.0", "inf", "", "2.5e22"]
+    chosen = [texts[at].encode() for at in random.integers(0, len(texts), random.integers(0, 9))]
+    digit_ends = np.cumsum([0, *map(len, chosen)]).astype(np.int32)
+    return [
+        data, starts, ends, random.random(len(values)) < 0.9, np.zeros(random.choice([0, 50, 5000]), np.uint8),
+        np.zeros(len(values) + 1, np.int32), np.zeros(random.integers(0, 9), np.uint64), fixed(b"".join(chosen)),
+        digit_ends if random.random() < 0.8 else np.zeros(0, np.int32), np.zeros((json_trees.MAX_DEPTH, json_trees.FRAME), np.int64),
+        np.zeros(json_trees.SCRATCH_BYTES, np.uint8),
+    ]  # fmt: skip
+
+
 def write_json(random: Random) -> Arguments:
     pieces = [b"{", b"}", b'"', b"\\", b",", b" ", b"=>", b"=", b"a", b"NULL", b"\x01", b"[0:1]=", b"\0", b"\xff"]
     parts = [b"".join(pieces[i] for i in random.integers(0, len(pieces), random.integers(0, 12))) for _ in range(5)]
@@ -587,6 +647,7 @@ def write_json(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
+    "nevermore.pipelines.formats.mysql_json_kernels.write_trees": write_trees,
     "nevermore.pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
     "nevermore.pipelines.decode.avro_kernels.read_items": read_avro_items,
     "nevermore.pipelines.decode.avro_kernels.read_messages": read_avro_messages,

@@ -19,8 +19,7 @@ from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
-from nevermore.pipelines.formats.binlog import ROWS, MysqlTable, described
-from nevermore.pipelines.formats.mysql_values import MysqlColumn
+from nevermore.pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
 from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.mysql.log import FULL_PACKET
 from nevermore.pipelines.sources.mysql.position import MysqlPosition, log_number, place

@@ -14,8 +14,7 @@ from uuid import UUID
 
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
-from nevermore.pipelines.formats.binlog import MysqlTable
-from nevermore.pipelines.formats.mysql_values import MysqlColumn
+from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.mysql.position import Gtid, MariaGtids, MysqlGtids, file_name, parts_of, place
 from nevermore.pipelines.sources.mysql.server import NAME, Server, bits, connect, integer, reported, rows_of, unquoted
 

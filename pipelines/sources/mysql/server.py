@@ -12,8 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from nevermore.pipelines.config.sources import MysqlSource
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
-from nevermore.pipelines.formats.binlog import MysqlTable
-from nevermore.pipelines.formats.mysql_values import MysqlColumn
+from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
 from nevermore.scan_core import remember_passwords, require_package
 
