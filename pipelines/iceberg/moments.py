@@ -129,7 +129,7 @@ def _commits(log: "CatalogTable | None") -> dict[str, int]:
         if text is None or positions.LAST_ORDINAL not in summary:
             continue
         document = json.loads(text)
-        if "load" not in document and (at := document.get("lsn") or document.get("at")):  # PostgreSQL, MySQL
+        if document.get("load") is None and (at := document.get("at")):  # PostgreSQL, MySQL
             found.setdefault(str(at), int(summary[positions.LAST_ORDINAL]))
     return found
 

@@ -86,8 +86,8 @@ def test_events_that_a_decoder_loses_are_an_error(fault: Callable[[Any], Any], m
     chosen = registry.lookup("debezium-json")
     original = registry.assemble if is_late else chosen.decode
 
-    def faulty(*given: Any) -> Any:
-        return fault(original(*given))
+    def faulty(*given: Any, **options: Any) -> Any:
+        return fault(original(*given, **options))
 
     if is_late:
         monkeypatch.setattr(registry, "assemble", faulty)

@@ -116,7 +116,8 @@ def test_tables_and_columns_of_any_name_are_read_by_the_config_as_written(
     found_tables = [table for name in config.tables if (table := find_table(catalog, name)) is not None]
     rows = {".".join(table.name()): open_current(table).scan().to_table().to_pylist() for table in found_tables}
     assert rows.pop(f"{shop.database}.wide") == [dict.fromkeys(NAMES, 7)]
-    assert sorted(row["id"] for (row,) in rows.values()) == list(range(len(NAMES)))
+    assert sorted(row["id"] for found in rows.values() for row in found) == list(range(len(NAMES)))
+    assert sorted(map(len, rows.values())) == [0, 0] + [1] * len(NAMES)
 
 
 def test_two_tables_whose_names_differ_in_a_dot_only_do_not_become_one_mirror(shop: Shop) -> None:
