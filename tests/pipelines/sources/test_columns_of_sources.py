@@ -1,7 +1,5 @@
 """What a source tells of its tables becomes their mirrors: tables without rows have columns, too."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,30 +8,16 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
-from tests.pipelines.mysql.conftest import Shop as MysqlShop
 from tests.pipelines.postgres.conftest import Shop as PostgresShop
-from tests.support.mysql_servers import mysql_server
-from tests.support.postgres_server import postgres, programs_or_skip
-
-Shop = MysqlShop | PostgresShop
-KINDS = ["mariadb", "postgres", pytest.param("mysql", marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    running = postgres(programs_or_skip()) if request.param == "postgres" else mysql_server(request.param)
-    with running as found:
-        yield found
+from tests.pipelines.sources.conftest import Shop
 
 
 @pytest.fixture
-def shop(server: Any, tmp_path: Path) -> Iterator[Shop]:
-    made = MysqlShop(server, tmp_path) if hasattr(server, "kind") else PostgresShop(server, tmp_path)
-    made.sql("CREATE TABLE items (id int PRIMARY KEY, a varchar(20), price numeric(10,2))")
-    if isinstance(made, PostgresShop):
-        made.sql("CREATE PUBLICATION pub FOR TABLE items")
-    yield made
-    made.close()
+def shop(empty_shop: Shop) -> Shop:
+    empty_shop.sql("CREATE TABLE items (id int PRIMARY KEY, a varchar(20), price numeric(10,2))")
+    if isinstance(empty_shop, PostgresShop):
+        empty_shop.sql("CREATE PUBLICATION pub FOR TABLE items")
+    return empty_shop
 
 
 def columns(config: Config, name: str = "shop.items") -> dict[str, str]:

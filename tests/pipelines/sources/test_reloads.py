@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -21,10 +20,8 @@ from nevermore.pipelines.maintain import replay
 from nevermore.pipelines.maintain.replay import resync, resync_from, resync_from_source
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.scan_core import open_table
-from tests.pipelines.mysql.conftest import Shop as MysqlShop
 from tests.pipelines.postgres.conftest import Shop as PostgresShop
-from tests.support.mysql_servers import mysql_server
-from tests.support.postgres_server import postgres, programs_or_skip
+from tests.pipelines.sources.conftest import Shop
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest"])
@@ -33,26 +30,14 @@ ROWS = [(i, f"a{i}") for i in range(1, 10)]
 ALTERED = "ALTER TABLE items ADD c int NOT NULL DEFAULT 9"
 """Both servers change all rows by this, and send none of them."""
 
-Shop = MysqlShop | PostgresShop
-KINDS = ["mariadb", "postgres", pytest.param("mysql", marks=pytest.mark.slow)]
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    running = postgres(programs_or_skip()) if request.param == "postgres" else mysql_server(request.param)
-    with running as found:
-        yield found
-
 
 @pytest.fixture
-def shop(server: Any, tmp_path: Path) -> Iterator[Shop]:
-    made = MysqlShop(server, tmp_path) if hasattr(server, "kind") else PostgresShop(server, tmp_path)
-    made.sql("CREATE TABLE items (id int PRIMARY KEY, a varchar(20))")
-    made.sql("INSERT INTO items VALUES " + ", ".join(f"({i}, '{a}')" for i, a in ROWS))
-    if isinstance(made, PostgresShop):
-        made.sql("CREATE PUBLICATION pub FOR TABLE items")
-    yield made
-    made.close()
+def shop(empty_shop: Shop) -> Shop:
+    empty_shop.sql("CREATE TABLE items (id int PRIMARY KEY, a varchar(20))")
+    empty_shop.sql("INSERT INTO items VALUES " + ", ".join(f"({i}, '{a}')" for i, a in ROWS))
+    if isinstance(empty_shop, PostgresShop):
+        empty_shop.sql("CREATE PUBLICATION pub FOR TABLE items")
+    return empty_shop
 
 
 def rows(config: Config) -> list[tuple[Any, ...]]:
