@@ -84,7 +84,7 @@ _NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
 def route(
     events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
-    """Assign each table of the feed that has changes, or of which there are no rows, to a target: see `route_tables`."""
+    """Assign each table of the feed with changes to a target; of an empty load, each table that it describes. See `route_tables`."""
     codes = np.unique(events.table_of[events.op != 0]).tolist() if len(events) else range(len(events.tables))
     return route_tables(events.tables, tables, claims, codes=codes, is_open=is_open)
 

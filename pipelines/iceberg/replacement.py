@@ -1,7 +1,7 @@
 """Replaces files of a table by others while other writers go on: what compaction, conversion, erasure and trimming share.
 
-They choose which files leave, and write those that take their place. Each attempt to commit begins with the table as it is then,
-and is told what of that work is still right.
+They choose the files to remove and write the files that replace them. Before each attempt to commit, the table is loaded again,
+and the caller decides which of these replacements are still valid.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

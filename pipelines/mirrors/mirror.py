@@ -409,7 +409,7 @@ class Mirror:
                 if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
                     # within a base there is no place to go on from: killed here, all of it is applied again
                     yield self._apply(changes, done if done >= log.base.ordinal else 0, log, reject)
-        if self.table is None and log.last_ordinal == 0 and log.key:  # a load without rows told the columns
+        if self.table is None and log.last_ordinal == 0 and log.key:  # an empty load has declared the columns
             self._create(log)
 
     def _reached(self, log: ChangeLog, changes: ChangeRun, after: int, end: int) -> int:
