@@ -61,14 +61,13 @@ _DECODED_SHARE = 2
 """Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""
 
 
-def read_container(stream: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.Table]:
+def read_container(source: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.Table]:
     """Read an Avro file by blocks or parts of blocks; a block must not take more than `max_bytes`.
 
     Raises:
         SourceError: the file is damaged, or its codec or schema is not supported.
     """
     try:
-        source = _seekable(stream, max_bytes)
         size = source.size()
         header = read_file_header(source, size)
         if header.codec not in MAX_EXPANSION:
@@ -185,7 +184,6 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
     """Read the rows of a Parquet file."""
     name = "the Parquet file"  # its path is in the caller's message
     try:
-        stream = _seekable(stream, options.max_event_bytes)
         source = ByteRanges(stream)
         layout = read_layout(source, name)
         sizes, leaves = DecodedSizes(name, source, layout), range(len(layout.footer.leaves))
@@ -628,7 +626,9 @@ def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
 def _read_rows(content: Any, known: ReadFile, suffix: str, options: FileOptions, size: int) -> Iterator[FilePiece]:
     seen = 0
     known = replace(known, waiting=False)
-    for table in READERS[suffix](content, options):
+    content = _seekable(content, options.max_event_bytes)
+    # A file without any byte has no header or footer, and no events either: a writer may have opened it only.
+    for table in READERS[suffix](content, options) if content.size() else ():
         first, seen = seen, seen + table.num_rows
         if seen <= known.lines:
             continue
