@@ -27,11 +27,10 @@ from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_a
 from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
 from nevermore.pipelines.ingest.report import IngestReport, TableReport
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.replay import replay
 
 
@@ -158,8 +157,7 @@ SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
 
 def project_definitions(config: Config, *, spark_master: str | None = None) -> dg.Definitions:
     """Assets, checks, jobs and schedules of one project, with the tables found so far for its patterns."""
-    if config.patterns:
-        config = expanded(config, open_catalog(config)).model_copy(update={"patterns": {}})
+    config = expanded(config).model_copy(update={"patterns": {}})
     refresh = publish_job(config)
     assets = [
         *(change_log_assets(tables, config) for tables in sources(config)),

@@ -5,8 +5,7 @@ import re
 import dagster as dg
 
 from nevermore.pipelines.config.project import Config, change_log_name, load
-from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.iceberg.catalog import expanded
 
 CHANGE_LOGS, MIRRORS, PUBLISHED = "change_log", "mirror", "published"
 """First parts of asset keys."""
@@ -49,5 +48,4 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only
         Raises:
             ConfigError: the file is missing or invalid.
         """
-        config = load(self.config_path)
-        return expanded(config, open_catalog(config)) if config.patterns else config
+        return expanded(load(self.config_path))

@@ -76,8 +76,7 @@ def check(
     """
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import SourceError
-    from nevermore.pipelines.iceberg.catalog import check_catalog, find_table, open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_to_look
 
     if bool(full) + bool(changed) + bool(partition) > 1:
         raise typer.BadParameter("--full, --changed and --partition exclude each other")
@@ -211,7 +210,7 @@ def publish(
     from nevermore.checks.published_equality import ProjectAuditor
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import ConfigError
-    from nevermore.pipelines.iceberg.catalog import check_catalog
+    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded
     from nevermore.pipelines.publish.query import (
         left_out_without_asking,
         made_without_asking,
@@ -220,7 +219,7 @@ def publish(
     )
     from nevermore.pipelines.publish.refresh import publish as make
 
-    settings = load(config).with_scan(parse_scan_options(scan_option))
+    settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
     chosen = names or made_without_asking(settings)
     if not chosen and settings.published:
         raise ConfigError(f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for")
@@ -275,8 +274,7 @@ def report(
     from nevermore.checks.report import report_page
     from nevermore.pipelines.cli.terminal import write_page
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import check_catalog, open_catalog
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, open_catalog
 
     given = load(config)
     check_catalog(given)
@@ -317,12 +315,11 @@ def docs(
     from nevermore.pipelines.cli.terminal import print_result
     from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import ConfigError
-    from nevermore.pipelines.iceberg.catalog import check_catalog, open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded
 
     given = load(config)
     check_catalog(given)
-    settings = expanded(given, open_to_look(given))
+    settings = expanded(given)
     for name in tables or ():
         if name not in settings.published:
             settings.table(name)

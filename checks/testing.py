@@ -18,8 +18,7 @@ from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, 
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.ingest.table_patterns import expanded
+from nevermore.pipelines.iceberg.catalog import expanded
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 Project = Config | str | os.PathLike[str]
@@ -115,8 +114,7 @@ def _lines(table: str, result: CheckResult) -> list[str]:
 def _project(config: Project | None) -> Config:
     if isinstance(config, Config):
         return config
-    loaded = load(Path(config or os.environ.get(CONFIG_VARIABLE) or "nevermore.yaml"))
-    return expanded(loaded, open_catalog(loaded)) if loaded.patterns else loaded
+    return expanded(load(Path(config or os.environ.get(CONFIG_VARIABLE) or "nevermore.yaml")))
 
 
 # -- the pytest plugin -------------------------------------------------------------------------------------------------

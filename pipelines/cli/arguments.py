@@ -214,13 +214,11 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
 def known_config(tables: "Iterable[str]", config: Path | None) -> "Config | None":
     """The project's config with the tables that its patterns have found; None without one, or if all tables are paths."""
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import expanded
 
     if not any(map(is_identifier, tables)) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
-    settings = load(config or DEFAULT_CONFIG)
-    return expanded(settings, open_to_look(settings)) if settings.patterns else settings
+    return expanded(load(config or DEFAULT_CONFIG))
 
 
 def configured_index(name: str, config: Path | None) -> "IndexConfig | None":

@@ -176,8 +176,6 @@ def ingest(
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
-    for name in tables or ():
-        settings.table(name)
     from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 
     freeze_imports()

@@ -375,8 +375,8 @@ def rollback(
     """
     from nevermore.pipelines.cli.arguments import parse_time
     from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import expanded
     from nevermore.pipelines.iceberg.checked_catalog import open_existing
-    from nevermore.pipelines.ingest.table_patterns import expanded
     from nevermore.pipelines.maintain.rollback import roll_back
 
     if (to is None) == (before is None):

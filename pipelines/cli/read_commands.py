@@ -130,6 +130,7 @@ def sql(
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
     """
     from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import expanded
     from nevermore.pipelines.publish.query import did_you_mean
     from nevermore.pipelines.spark.session import (
         SPARK_FAILURES,
@@ -140,7 +141,7 @@ def sql(
     )
     from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
 
-    settings = load(config).with_scan(parse_scan_options(scan_option))
+    settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
     named = named_tables(settings)
     parsed = parse_sql(query, known=named, case_sensitive=settings.spark.compares_case)
     for name in parsed.tables:

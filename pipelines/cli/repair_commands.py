@@ -142,9 +142,8 @@ def quarantine(
     `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import open_catalog, open_to_look
+    from nevermore.pipelines.iceberg.catalog import expanded, open_catalog, open_to_look
     from nevermore.pipelines.iceberg.checked_catalog import open_existing
-    from nevermore.pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
     if table is not None:
@@ -366,8 +365,8 @@ def resync(
 
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
     """(catalog, config including the tables found by patterns) for a command that changes existing tables."""
+    from nevermore.pipelines.iceberg.catalog import expanded
     from nevermore.pipelines.iceberg.checked_catalog import open_existing
-    from nevermore.pipelines.ingest.table_patterns import expanded
 
     catalog = open_existing(settings)
     return catalog, expanded(settings, catalog)

@@ -40,8 +40,7 @@ def tables(
     The number of rows includes deleted rows; `nevermore scan TABLE --count` counts without them.
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
 
     settings = load(config)
     catalog = open_to_look(settings)
@@ -396,8 +395,7 @@ def status(
     PostgreSQL: how much log the server keeps.
     """
     from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import open_to_look
-    from nevermore.pipelines.ingest.table_patterns import expanded
+    from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
     from nevermore.pipelines.maintain.status import published_status, slot_status
     from nevermore.pipelines.maintain.status import status as status_of
 

@@ -25,9 +25,8 @@ import orjson
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import ConfigError, PipelineError
-from nevermore.pipelines.iceberg.catalog import open_to_look
+from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.status import SlotStatus, TableStatus, slot_status, status
 from nevermore.pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
 from nevermore.pipelines.wording import counted

@@ -395,7 +395,7 @@ class Config(Section):
         if (pattern := name.rpartition(".")[0] + ALL_TABLES) in self.patterns and not name.endswith(ALL_TABLES):
             return self.patterns[pattern]
         near = get_close_matches(name, sorted(self.tables), n=1, cutoff=0.0)
-        hint = f"did you mean {near[0]}?" if near else "the config has no tables"
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(self.patterns) or 'no tables'}"
         raise ConfigError(f"no table {name!r} in {self.path.name}; {hint}")
 
 

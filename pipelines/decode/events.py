@@ -28,7 +28,7 @@ from nevermore.pipelines.decode.value_types import ValueType, from_arrow, plain_
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.jsonscan import text_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.members import MAX_COLUMNS, scan_objects
 from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
 from nevermore.scan_core import Mask, Rows
 
@@ -640,7 +640,7 @@ TWICE = "an object gives a member twice"
 _STATUS_REASONS: Mapping[int, str] = {
     kernels.BROKEN: "not JSON",
     kernels.NOT_CONTAINER: "JSON, but no object",
-    kernels.TOO_MANY: "too many distinct member names",
+    kernels.TOO_MANY: f"more than {MAX_COLUMNS:,} columns: names of its members seem to be data",
     kernels.REPEATED: TWICE,
     kernels.TOO_DEEP: f"nested too deeply: more than {kernels.MAX_DEPTH} levels of objects and arrays",
 }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import (
     CatalogMismatchError,
     ConfigError,
@@ -177,6 +178,27 @@ def _names_below(catalog: "Catalog", above: tuple[str, ...]) -> Iterator[str]:
         yield from (".".join(name) for name in catalog.list_tables(namespace))
         if len(namespace) > len(above):
             yield from _names_below(catalog, namespace)
+
+
+def expanded(config: Config, catalog: "Catalog | None" = None) -> Config:
+    """The config with the mirrors that its patterns have found so far, after its own tables.
+
+    Without `catalog`, the config's own is opened if it exists.
+    """
+    if not config.patterns or (catalog := catalog or open_to_look(config)) is None:
+        return config
+    namespace = change_log_name("")
+    logs = {namespace + log for log in table_names(catalog, namespace.rstrip("."))} - set(
+        map(change_log_name, config.tables)
+    )
+    found: dict[str, TableConfig] = {}
+    for pattern in sorted(config.patterns, key=len, reverse=True):  # the longer of shop.a.* and shop.* takes precedence
+        name = pattern.removesuffix("*")
+        prefix = change_log_name(name)
+        for log in sorted(log for log in logs if log.startswith(prefix)):
+            found[name + log.removeprefix(prefix)] = config.patterns[pattern]
+            logs.discard(log)
+    return config.model_copy(update={"tables": {**config.tables, **dict(sorted(found.items()))}})
 
 
 def create_table(

@@ -18,10 +18,9 @@ from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import PipelineError, explained
 from nevermore.pipelines.formats.registry import scan
-from nevermore.pipelines.iceberg.catalog import find_table, open_to_look, sqlite_file
+from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_to_look, sqlite_file
 from nevermore.pipelines.iceberg.warehouse import local_warehouse, write_probe
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.sources.live import Finding
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError

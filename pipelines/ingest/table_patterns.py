@@ -1,4 +1,4 @@
-"""Finds the mirrors of an entry `namespace.*` of a config: from existing change logs, and from the tables of a feed."""
+"""Finds the mirrors of an entry `namespace.*` of a config in a feed. Those that exist are found in `iceberg/catalog.py`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -7,28 +7,13 @@ from nevermore.pipelines.config.project import Config, change_log_name, is_table
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.feed import matches
 from nevermore.pipelines.errors import ConfigError, SourceError
-from nevermore.pipelines.iceberg.catalog import find_table, table_names
+from nevermore.pipelines.iceberg.catalog import find_table
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
 
 SOURCE_TABLE = "nevermore.source-table"
 """Table property of a change log: the table of the feed for which a pattern created it."""
-
-
-def expanded(config: Config, catalog: "Catalog | None") -> Config:
-    """The config with the mirrors that its patterns have found so far, after its own tables; none without a catalog."""
-    if not config.patterns or catalog is None:
-        return config
-    namespace = change_log_name("").rstrip(".")
-    logs = set(table_names(catalog, namespace)) - {_log(name) for name in config.tables}
-    found: dict[str, TableConfig] = {}
-    for pattern in sorted(config.patterns, key=len, reverse=True):  # the longer of shop.a.* and shop.* takes precedence
-        prefix = _log(pattern.removesuffix("*"))
-        for log in sorted(name for name in logs if name.startswith(prefix)):
-            found[pattern.removesuffix("*") + log.removeprefix(prefix)] = config.patterns[pattern]
-            logs.discard(log)
-    return config.model_copy(update={"tables": {**config.tables, **dict(sorted(found.items()))}})
 
 
 def check_tables(config: Config) -> None:
@@ -53,8 +38,9 @@ def chosen_names(config: Config, tables: Collection[str] | None) -> list[str]:
     entries = [*config.tables, *config.patterns]
     if tables is None:
         return entries
-    if unknown := sorted(set(tables) - set(entries)):
-        raise ConfigError(f"no table {', '.join(unknown)} in {config.path}; it has {', '.join(entries)}")
+    for name in sorted(set(tables) - set(entries)):
+        config.table(name)  # refuses what no pattern covers, and names the nearest
+        raise ConfigError(f"no table {name} in {config.path}; it has {', '.join(entries)}")
     asked = {name for name in tables if name in config.patterns}
     return [
         name
@@ -116,7 +102,3 @@ def _takes(settings: TableConfig, source: str) -> bool:
     if any(matches(source, pattern) for pattern in settings.exclude_tables):
         return False
     return not settings.include_tables or any(matches(source, pattern) for pattern in settings.include_tables)
-
-
-def _log(name: str) -> str:
-    return change_log_name(name).partition(".")[2]

@@ -155,8 +155,10 @@ def _spellings(name: str) -> list[bytes]:
     return list(dict.fromkeys((*spelled, *(raw.replace(b"/", b"\\/") for raw in spelled))))
 
 
-MAX_COLUMNS = 2_000
-"""A feed with more distinct member names has data in its names; the events with further ones are rejected."""
+MAX_COLUMNS = 4_096
+"""As many as a table of MySQL may have: a feed with more distinct member names has data in its names. Events with more are
+rejected, and a table that would get more stops.
+"""
 MIN_CELLS = 2**22
 """Columns x rows that are always allowed; beyond it, a batch may have one per byte (a member takes at least 5)."""
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.tables import DEFAULT_MAX_DEBT
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.replacement import State
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.compact import (
     KEY_SECONDS,
     MIN_NOTICED_SECONDS,

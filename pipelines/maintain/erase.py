@@ -19,7 +19,7 @@ from nevermore.pipelines.changes.change_log import LogBase
 from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
@@ -37,7 +37,6 @@ from nevermore.pipelines.iceberg.positions import (
 from nevermore.pipelines.iceberg.replacement import Replacement, Swap
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, member
 from nevermore.pipelines.iceberg.storage import StoredFile
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.compact import MAX_ROUNDS, CompactSettings, rewrite_without
 from nevermore.pipelines.maintain.orphans import names_reached
 from nevermore.pipelines.maintain.retention import (

@@ -25,7 +25,7 @@ from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import PipelineError, SourceError
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import open_current
@@ -38,7 +38,6 @@ from nevermore.pipelines.iceberg.positions import (
 from nevermore.pipelines.iceberg.replacement import Replacement, Swap
 from nevermore.pipelines.iceberg.row_shape import without_extensions
 from nevermore.pipelines.iceberg.table_writer import write_rows
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.mirrors.fold import squash
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from nevermore.pipelines.wording import counted

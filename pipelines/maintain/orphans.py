@@ -11,8 +11,8 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg import positions
+from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.storage import StoredFile
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.maintain.retention import (
     MaintainedTable,
     OpenedTable,

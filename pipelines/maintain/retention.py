@@ -22,12 +22,11 @@ from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.tables import RetentionConfig, TableConfig
 from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
 from nevermore.pipelines.iceberg import positions, storage
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.iceberg.commit import commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
 from nevermore.pipelines.ingest.feeds import feeds_of
-from nevermore.pipelines.ingest.table_patterns import expanded
 from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
 from nevermore.pipelines.wording import counted, counts
 from nevermore.scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, size_text

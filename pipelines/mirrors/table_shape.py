@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nevermore.pipelines.config.tables import RESERVED_NAMES, TableConfig, partition_field
-from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError, SchemaConflictError
 from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
@@ -46,10 +46,17 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
     Raises:
         ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known
             type, a transform that is not for its type, or a column to sort by that does not exist.
-        SchemaConflictError: a key of a type that cannot identify a row.
+        SchemaConflictError: a key of a type that cannot identify a row, or too many columns.
     """
-    from nevermore.pipelines.iceberg.table_writer import check_key  # a run that finds nothing new loads no writer
+    # a run that finds nothing new loads neither a writer nor a scanner
+    from nevermore.pipelines.iceberg.table_writer import check_key
+    from nevermore.pipelines.jsonscan.members import MAX_COLUMNS
 
+    if len(row_types) > MAX_COLUMNS:
+        raise SchemaConflictError(
+            f"{name}: more than {MAX_COLUMNS:,} columns: names of members of its events, such as {[*row_types][-1]}, seem to be "
+            "data. None of the batch was applied; list the columns to keep under include, or leave some out with exclude"
+        )
     _check_names(name, row_types)
     fields = iceberg_fields(pa.schema(list(row_types.items())))
     schema = Schema(0, with_declared(fields, config))

@@ -174,7 +174,11 @@ def parse_query(
         raise ConfigError(f"published {name}: {error}{template}") from error
     for table in parsed.tables:
         if table not in tables:
-            hint = did_you_mean(table, tables, f"the config has {', '.join(sorted(tables))}")
+            hint = did_you_mean(
+                table,
+                tables,
+                f"the config has {', '.join(sorted(tables)) or 'no tables yet: nevermore ingest creates those of its patterns'}",
+            )
             if find_name(table, published, case_sensitive=case_sensitive) is not None:
                 hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {table}; {hint}")

@@ -20,7 +20,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
@@ -432,6 +432,7 @@ def publish(
         CommitConflictError: others kept changing the published table.
         MissingRuntimeError: no Java.
     """
+    config = expanded(config)
     entry = published_entry(config, name)
     query = published_query(config, name)
     keys = requested_partitions(config, name, partitions, is_full=is_full)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_catalog
 from nevermore.scan_core import OptionError, Scan, Table, open_table
 from nevermore.scan_core.spark import (
     NativeLimits,
@@ -152,13 +152,13 @@ def register_views(
         )
     if isinstance(tables, str):
         raise ConfigError(f"tables must be a sequence of names, not a single text: [{tables!r}]")
+    config = expanded(config, catalog := open_catalog(config))
     wanted = tuple(config.tables if tables is None else tables)
     for name in (*wanted, *(narrow or {})):
         if name not in config.tables:
             near = get_close_matches(name, sorted(config.tables), n=1, cutoff=0.0)
             raise ConfigError(f"no table {name!r} in the config; did you mean {near[0]!r}?")
     names = view_names(config.tables)
-    catalog = open_catalog(config)
     views = {}
     for name in wanted:
         mirror = find_table(catalog, name)
@@ -191,7 +191,7 @@ def query_tables(
         ConfigError: a table of the query does not exist yet.
         OptionError: not a single query.
     """
-    catalog = open_catalog(config)
+    config = expanded(config, catalog := open_catalog(config))
     named = named_tables(config)
     tables: dict[str, Table] = {}
     for name in parse_sql(text, known=named, case_sensitive=compares_case(spark)).tables:

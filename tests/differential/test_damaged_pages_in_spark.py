@@ -22,10 +22,10 @@ from nevermore.scan_core import ScanError, ScanOptions, open_table
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.files.parquet.file_layout import FOOTERS
 from nevermore.scan_core.files.parquet.footer import read_footer
-from nevermore.scan_core.files.parquet.pages import page_places, parse_offset_index
 from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.remote import ByteRanges
 from nevermore.scan_core.spark import choice_of, dataframe, native
+from tests.support.parquet_pages import page_places, parse_offset_index
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST

@@ -20,10 +20,10 @@ from nevermore.scan_core import Scan, ScanError, ScanOptions
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.files.parquet.file_layout import FOOTERS
 from nevermore.scan_core.files.parquet.footer import read_footer
-from nevermore.scan_core.files.parquet.pages import page_places, parse_offset_index
 from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.remote import ByteRanges
 from tests.pipelines.project import Project
+from tests.support.parquet_pages import page_places, parse_offset_index
 
 ROWS = 2_000
 WORDS = ("north", "south", "east", None)

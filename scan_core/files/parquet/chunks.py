@@ -483,6 +483,8 @@ class ChunkStreams:
                         row_group,
                         column,
                         len(window) if how is None else how.rows,
+                        keeps_dictionary=how is None
+                        or how.rows > 1,  # else it takes as much as the one value, beside it
                         is_frugal=how is not None
                         and self._layout.suits_system_memory(
                             row_group.index, self._layout.columns.leaves[column], is_tight=how.is_tight

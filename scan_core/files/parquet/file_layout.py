@@ -211,11 +211,14 @@ class ParquetLayout:
         """Whether this chunk holds strings that are better read as a dictionary.
 
         The list of encodings does not show whether a dictionary overflowed, because the dictionary page itself is PLAIN;
-        the stored width of a value does.
+        the stored width of a value does, or the headers of the pages where they were read: a few long values become very many.
         """
         if column not in self.columns.string_columns:
             return False
         chunk = self.chunk(row_group, column)
+        known = self.pages.get((row_group, self.columns.leaves[column][0]))
+        if known is not None and known.num_repeated == chunk.num_values:
+            return True
         values = chunk.num_values - (chunk.null_count or 0)
         return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
 

@@ -203,20 +203,11 @@ class PageLocations:
         return pages, sizes, rows + np.repeat(np.cumsum(sizes) - sizes - begins, counts[pages])
 
 
-def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]:
-    """Offset and length of every page of a chunk, the dictionary page first, if it has one."""
-    pages = list(zip(locations.offsets.tolist(), locations.lengths.tolist(), strict=True))
-    before = pages[0][0] - chunk.start
-    return [(chunk.start, before), *pages] if before else pages
-
-
-def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
-    """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
-    return parse_offset_indexes([data], [chunk], num_rows)[0]
-
-
 def parse_offset_indexes(stored: Sequence[bytes], chunks: Sequence[Chunk], num_rows: int) -> list[PageLocations | None]:
-    """The same of many chunks of a row group; chunks whose pages hold the same rows share an array of first rows."""
+    """Page locations from the bytes of offset indexes of chunks of a row group; None for one that cannot be those of its chunk.
+
+    Chunks whose pages hold the same rows share an array of first rows.
+    """
     with suppress(ThriftError, IndexError, ValueError):
         # of a few pages, integers of Python are parsed and compared in less time than arrays are made
         is_many = all(_num_pages(data) > _FEW_PAGES for data in stored)

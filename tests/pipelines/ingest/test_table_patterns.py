@@ -7,9 +7,8 @@ import pytest
 
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.iceberg.catalog import expanded, open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once, sources
-from nevermore.pipelines.ingest.table_patterns import expanded
 from tests.pipelines.project import Project, event, product
 
 

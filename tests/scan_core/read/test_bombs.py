@@ -105,6 +105,20 @@ def test_a_scan_reads_or_refuses_a_bomb_within_its_limit(tmp_path: Path, name: s
     assert seconds < 60
 
 
+def test_values_that_repeat_stay_in_their_dictionary(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", repeated(400, 4 * MIB), {})
+    source = ByteRanges(pa.OSFile(str(tmp_path / "a.parquet")))
+    with closing(ParquetFileReader("a.parquet", source, read_layout(source, "a.parquet"))) as reader:
+        (group,) = reader.row_groups
+        windows = reader.windows(group, [1], range(400), DecodingLimits(64 * MIB, 64 * MIB))
+        assert windows is not None
+        assert len(windows) > 20
+        for window in windows:
+            (values,) = reader.read(group, [1], All(len(window)), window)
+            assert pa.types.is_dictionary(values.type)
+            assert values.cast(pa.string())[0].as_py() == "x" * 4 * MIB
+
+
 @pytest.mark.parametrize(("size", "is_small"), [(1_000, True), (1_000_000, True), (4_000_000, False)])
 @pytest.mark.parametrize("name", ["text", "list", "map"])
 def test_small_buffers_of_lists_alone_are_taken_from_the_system(

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from nevermore.scan_core.files.parquet import chunks
 from nevermore.scan_core.files.parquet.file_layout import read_layout
 from nevermore.scan_core.files.parquet.footer import read_footer
-from nevermore.scan_core.files.parquet.pages import parse_column_index, parse_offset_index
+from nevermore.scan_core.files.parquet.pages import parse_column_index
 from nevermore.scan_core.files.parquet.reader import ParquetFileReader
 from nevermore.scan_core.io.remote import ByteRanges
 from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.rows.selection import All, Mask
+from tests.support.parquet_pages import parse_offset_index
 
 ROWS = 6_000
 _RNG = np.random.default_rng(3)
