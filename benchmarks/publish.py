@@ -1,8 +1,8 @@
-"""The last step of `make bench`: write the recorded ratios to `benchmarks/ratios.json` and to the pages that show them.
+"""The last step of `make bench`: write the recorded ratios to `benchmarks/ratios.json` and to `benchmarks/NOTES.md`.
 
-`docs/benchmarks.md` gets the comparisons with other products, the goals that were missed, and a plot; `benchmarks/NOTES.md`
-gets every ratio. Each table is written between two marks, and the text around them is kept. Ratios that this
-run did not measure are kept from the file under git.
+The site is made from the file: a page with the comparisons with other products and the goals that were missed. The plot of
+`docs/benchmarks.md` is drawn here. The table of the notes is written between two marks, and the text around them is kept.
+Ratios that this run did not measure are kept from the file under git.
 """
 
 import math
@@ -14,7 +14,6 @@ from benchmarks.race import chosen
 from benchmarks.results import Ratio, commit, committed, recorded
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "benchmarks.md"
 NOTES = Path(__file__).parent / "NOTES.md"
 PRODUCTS = {
     "spark": "Spark with Iceberg Java",
@@ -113,16 +112,14 @@ def plot(ratios: Sequence[Ratio], path: Path) -> None:
 
 
 def main() -> None:
-    """Write `ratios.json`, the plot and the two pages."""
+    """Write `ratios.json`, the plot and the notes."""
     ratios = [ratio for _, ratio in sorted({**committed(), **recorded()}.items())]
     if not ratios:
         raise SystemExit("nothing is recorded: run a benchmark first")
     commit(ratios)
     plot(ratios, DOCS / "benchmarks.svg")
-    write_table(PAGE, "comparisons", comparison(ratios))
-    write_table(PAGE, "missed goals", missed(ratios))
     write_table(NOTES, "ratios", table(ratios))
-    print(f"{len(ratios)} ratios written to {NOTES}, the main ones to {PAGE}")
+    print(f"{len(ratios)} ratios written to {NOTES}")
 
 
 if __name__ == "__main__":

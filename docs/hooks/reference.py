@@ -1,7 +1,7 @@
-"""Pages of the reference that are made from the code whenever the site is built, so that they cannot differ from it.
+"""Pages that are made from the code whenever the site is built, so that they cannot differ from it.
 
-Makes the pages of the configuration, the commands, the metrics and the table properties, and the JSON schema of
-`nevermore.yaml` for editors. What has no docstring or help text is an error.
+Makes the pages of the configuration, the formats, the commands, the metrics, the table properties, the seeded faults and
+the measured results, and the JSON schema of `nevermore.yaml` for editors. What has no docstring or help text is an error.
 """
 
 import ast
@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import json
 import re
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # for benchmarks and tests, which are not installed
 SCHEMA = "nevermore.schema.json"
 ESCAPED = re.compile(r"([|<>])")
 
@@ -358,7 +360,7 @@ def metrics() -> str:
         (
             "# Metrics\n",
             "`nevermore run --listen HOST:PORT` serves these at `/metrics`, and sends them to an OpenTelemetry collector "
-            "([watch a run](ingesting.md#watch-a-continuous-run)). Made from the code.\n",
+            "([watch a run](watch.md)). Made from the code.\n",
             _table("Prometheus, OpenTelemetry, kind, by, meaning", rows),
         )
     )
@@ -416,4 +418,98 @@ def named_properties() -> dict[str, str]:
     return found
 
 
-PAGES = {"configuration.md": configuration, "commands.md": commands, "metrics.md": metrics, "properties.md": properties}
+# formats
+
+
+def formats() -> str:
+    """Every format with its options, and the options of all files."""
+    from nevermore.pipelines.formats.options import ALIASES, OPTIONS
+    from nevermore.pipelines.sources.file_options import FileOptions, Layout
+
+    parts = [
+        "# Formats and their options\n",
+        "What `format` of a source may be, and the `options` that go with it, made from the code. [Files](sources.md) and "
+        "[topics](kafka.md) need one; [the pages of the feeds](feeds.md) have an example of each. An option without effect is refused.\n",
+        "## Options of all files\n",
+        "Parquet and Avro files take `batch_rows`, `batch_bytes` and `unreadable` only.\n",
+        _fields(FileOptions),
+        "Layouts: " + ", ".join(f"`{layout.value}`" for layout in Layout) + ".\n",
+    ]
+    for name, options in OPTIONS.items():
+        others = [f"`{alias}`" for alias, full in ALIASES.items() if full == name]
+        also = f"Also written {', '.join(others)}.\n" if others else ""
+        parts += [f"## {name}\n", also, _fields(options) if dataclasses.fields(options) else "No options.\n"]
+    return "\n".join(parts)
+
+
+def _fields(kind: type[Any]) -> str:
+    meanings = {name: text for base in reversed(kind.__mro__) for name, text in _meanings(base).items()}
+    rows = []
+    for field in dataclasses.fields(kind):
+        value = None if field.default is dataclasses.MISSING else field.default
+        shown = (
+            size(value)
+            if field.name.endswith("_bytes") and value > 1024
+            else str(value).lower()
+            if isinstance(value, bool)
+            else value
+        )
+        rows.append((f"`{field.name}`", "" if shown in {None, "", ()} else f"`{shown}`", _cell(meanings[field.name])))
+    return _table("option, default, meaning", rows)
+
+
+# what tests and benchmarks found
+
+
+def faults() -> str:
+    """The faults that the tests of the checks inject, with the checks that find them."""
+    from nevermore.checks.mirror_checks import MIRROR_CHECKS
+    from tests.checks.faults import FAULTS
+
+    order = list(MIRROR_CHECKS)
+    rows = [(f.where, f.what, ", ".join(f"`{name}`" for name in sorted(f.found_by, key=order.index))) for f in FAULTS]
+    return "\n".join(
+        (
+            "# What finds which fault\n",
+            "Each of these faults is injected into a correct table; a test verifies that exactly these [checks](checks.md) fail. Made "
+            "from `tests/checks/faults.py`.\n",
+            _table("where, fault, found by", rows),
+            "Events that a reader of files loses never reach a log, where no check could miss them. They are found while they are read: lines, "
+            "records, messages, blocks and rows are counted apart from the code that splits them, and a run that would lose one ends before "
+            "anything of its batch is written.\n",
+        )
+    )
+
+
+def results() -> str:
+    """What the benchmarks measured last."""
+    from benchmarks.publish import comparison, missed
+    from benchmarks.results import committed
+
+    ratios = [ratio for _, ratio in sorted(committed().items())]
+    return "\n".join(
+        (
+            "# All measured results\n",
+            "Made from `benchmarks/ratios.json`; [how fast](benchmarks.md) says on which tables and versions.\n",
+            "## Compared with other products\n",
+            "*count* counts all rows, *aggregate* aggregates four columns, *needle* finds a few rows with a selective filter. `dense_ints` has "
+            "deletes by consecutive integers, `two_strings` by two string columns, `wide_120` has 120 columns. `native` and `python` are "
+            "[readers in Spark](spark.md#the-two-readers).\n",
+            comparison(ratios) + "\n",
+            "## Goals that are missed\n",
+            "Ratios are our time divided by the other's; lower is better. D is the decode floor: the time that pyarrow needs to decode exactly "
+            "the columns that any correct plan has to read, including the delete key.\n",
+            missed(ratios) + "\n",
+        )
+    )
+
+
+PAGES = {
+    "configuration.md": configuration,
+    "formats.md": formats,
+    "commands.md": commands,
+    "metrics.md": metrics,
+    "properties.md": properties,
+    "faults.md": faults,
+    "results.md": results,
+}

@@ -363,7 +363,7 @@ class PublishedConfig(AssetConfig):
         properties: Iceberg table properties; set when the table is created, and by the next publication after a change here.
         index: indexes that are kept up to date.
         maintenance: how many old snapshots are kept.
-        checks: what must hold in addition: [expectations and freshness](checks.md#your-own-checks).
+        checks: what must hold in addition: [expectations and freshness](expectations.md).
         options: how files are written.
     """
 

@@ -235,13 +235,13 @@ class TableConfig(AssetConfig):
             commit on; requires format version 3.
         convert_after: with `deletes: converted`, a continuous run converts once a delete is older than this; other runs convert
             at their end.
-        ingest: where events are read and decoded: in this process, or [by the tasks of Spark](ingesting.md#on-spark).
+        ingest: where events are read and decoded: in this process, or [by the tasks of Spark](ingest-on-spark.md).
         commit_rows: commit after this many changes.
         commit_interval: minimum time between two commits of a continuous run.
         memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
         max_quarantine_ratio: if a larger share of a batch is rejected, while decoding or applying it, none of the batch is applied.
         properties: Iceberg table properties of the mirror; set when the table is created, and by the next commit after a change here. Removing a property here does not remove it from the table.
-        checks: what must hold in addition: [expectations, freshness, volume](checks.md#your-own-checks).
+        checks: what must hold in addition: [expectations, freshness, volume](expectations.md).
     """
 
     source: Annotated[

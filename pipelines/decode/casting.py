@@ -339,7 +339,7 @@ _FORMS = (
     (r"([T ]\d\d:[\d:.]+) ?(?:Z|z|UTC|GMT)$", r"\1Z"),
     (r"(:\d\d) (?:UTC|GMT) (\d{4})$", r"\1 \2"),
 )
-"""What other programs write, in the form that Arrow reads: docs/sources.md names them."""
+"""What other programs write, in the form that Arrow reads: docs/feeds.md names them."""
 
 
 def _from_iso(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:

@@ -94,9 +94,10 @@ class DebeziumJsonOptions(DebeziumOptions):
 
 @dataclass(frozen=True)
 class DebeziumMessageOptions(DebeziumJsonOptions):
-    """Options of Debezium in binary messages, all of which name their schema by an id of `schema_id_bytes`.
+    """Options of Debezium in binary messages, all of which name their schema by an id.
 
-    These are 4, or 8 in Apicurio's own wire format.
+    Attributes:
+        schema_id_bytes: bytes of the id: 4, or 8 in Apicurio's own wire format.
     """
 
     schema_id_bytes: int = 4
@@ -163,7 +164,7 @@ class Wal2JsonOptions:
     """Options of wal2json.
 
     Attributes:
-        version: 1 or 2; None detects it for each event.
+        version: 1 or 2; detected for each event by default.
         date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. It is never guessed from values.
     """
 
@@ -202,11 +203,11 @@ class RowChangeOptions:
     """Options of the format.
 
     Attributes:
-        op_column: column with the operation; None uses the column of each row that has a usual name.
+        op_column: column with the operation; by default the column of each row that has a usual name.
         ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in either case,
             are known.
         ts_column: column with the source's time, which stays in the row.
-        no_op: letter for rows of files without the column; None rejects them.
+        no_op: letter for rows of files without the column, which are rejected by default.
         objects: `struct`, or `text` to keep nested objects as JSON text.
     """
 

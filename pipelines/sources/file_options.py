@@ -60,17 +60,17 @@ class FileOptions:
     """Options for reading files.
 
     Attributes:
-        layout: name of a `file_documents.Layout`; None detects it from each file's first bytes.
-        batch_rows: maximum number of events in a batch.
-        batch_bytes: maximum size of a batch in bytes.
+        layout: how documents are arranged; detected from each file's first bytes where it is not given.
+        batch_rows: maximum number of events that are read at once.
+        batch_bytes: maximum size of what is read at once; at most 512 MiB.
         comments: prefixes of lines to skip, in addition to a leading `/* */` block.
         first_line: first line to read.
         last_line: last line to read; 0 is the end of the file.
-        delimiter: delimiter of CSV; None means a tab in .tsv files, else the one in the first line, by default a comma.
+        delimiter: delimiter of CSV; by default a tab in .tsv files, else the one in the first line, or a comma.
         header: whether the first line of CSV has the column names.
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
-        key_separator: separator of key and value in keyed lines; None is a tab.
+        key_separator: text between key and value of keyed lines; a tab by default.
         report_incomplete: return an unfinished last line immediately (it is rejected, and read again after it has
             grown); otherwise wait until the file is quiet.
         unreadable: `stop` at a file that cannot be read, so that none is applied before an earlier one; or `quarantine`

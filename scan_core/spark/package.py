@@ -116,7 +116,7 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     if missing is not None:
         raise OptionError(
             f"the Python of Spark's workers lacks {missing}{sent}; `nevermore spark-package --with-dependencies` packs "
-            "the code and the libraries that workers need, see docs/spark.md"
+            "the code and the libraries that workers need, see docs/spark-cluster.md"
         )
     _equipped.add(session)
 

@@ -1,6 +1,5 @@
 """The dagster.yaml of the documentation, with a real PostgreSQL."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import yaml
 from nevermore.assets.jobs import INGEST_JOB
 from nevermore.assets.project import change_log_key, mirror_key
 from tests.conftest import REPOSITORY
+from tests.support.page_blocks import page_blocks
 from tests.support.postgres_server import postgres, programs_or_skip
 from tests.support.shop_project import ShopProject
 
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.slow
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A DAGSTER_HOME with the settings of the documentation."""
     pytest.importorskip("dagster_postgres", reason="pip install dagster-postgres")
-    text = (REPOSITORY / "docs" / "dagster.md").read_text()
-    (settings,) = re.findall(r"^```yaml no-run file=dagster.yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (settings,) = (block.code for block in page_blocks(REPOSITORY / "docs" / "dagster-team.md") if block.title)
     assert yaml.safe_load(settings)["concurrency"]["pools"] == {"default_limit": 1}
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "dagster.yaml").write_text(settings)

@@ -1,6 +1,6 @@
 """Faults that are seeded one at a time into a right mirror: in its writer, its maintenance, its log, or the engine.
 
-Each says which checks find it; docs/checks.md has the list.
+Each says which checks find it; the page `faults` of the site lists them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

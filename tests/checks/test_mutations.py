@@ -177,7 +177,6 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
 
 # -- every fault of the list ---------------------------------------------------------------------------------------------
 
-DOCS = Path(__file__).parents[2] / "docs" / "checks.md"
 REAL_CHECKS = {name: check for name, check in MIRROR_CHECKS.items() if name in KEYED_CHECKS}
 
 
@@ -194,13 +193,3 @@ def test_a_seeded_fault_is_found(
     fault.seed(tables, batches, monkeypatch)
     subject = tables.subject()
     assert {result.name for result in results_of(subject, list(REAL_CHECKS)) if not result.passed} == fault.found_by
-
-
-def test_the_docs_list_every_fault() -> None:
-    order = list(REAL_CHECKS)
-    rows = "".join(
-        f"| {f.where} | {f.what} | {', '.join(f'`{name}`' for name in sorted(f.found_by, key=order.index))} |\n"
-        for f in FAULTS
-    )
-    table = f"| where | fault | found by |\n|---|---|---|\n{rows}"
-    assert table in DOCS.read_text(encoding="utf-8"), f"docs/checks.md must have this table:\n{table}"

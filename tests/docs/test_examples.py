@@ -1,6 +1,6 @@
 """Every example in README and docs runs, in order, in a demo project of its own page.
 
-The feeds of docs/sources.md run in `test_sources.py`, each in an empty folder.
+The feeds run in `test_sources.py`, each in an empty folder.
 """
 
 import json
@@ -16,12 +16,15 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.docs.test_sources import FEEDS
 from tests.support.page_blocks import Block, page_blocks
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
+PAGES = [
+    page for page in sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")}) if page.stem not in FEEDS
+]
 NOTEBOOK = REPOSITORY / "docs" / "notebook.ipynb"
-SLOW_PAGES = {"publishing", "runtime-filters", "spark", "tutorial"}
+SLOW_PAGES = {"incremental", "publishing", "runtime-filters", "spark", "tutorial"}
 """Pages that start Spark again and again."""
 
 INTERPRETER = """

@@ -124,6 +124,22 @@ def test_metrics_have_the_names_that_prometheus_sees() -> None:
     assert "nevermore_lag_seconds" in reference().metrics()
 
 
+def test_every_format_fault_and_result_is_there() -> None:
+    from dataclasses import fields
+
+    from nevermore.pipelines.formats.options import ALIASES, OPTIONS
+    from nevermore.pipelines.formats.registry import FORMATS
+    from nevermore.pipelines.sources.file_options import FileOptions
+    from tests.checks.faults import FAULTS
+
+    page = reference().formats()
+    words = set(re.findall(r"`([\w-]+)`|^## (\S+)", page, re.MULTILINE))
+    options = {field.name for kind in (FileOptions, *OPTIONS.values()) for field in fields(kind)}
+    assert {*FORMATS, *ALIASES, *options} <= {word for found in words for word in found}
+    assert [fault.what for fault in FAULTS if f"| {fault.what} |" not in reference().faults()] == []
+    assert "| Iceberg Java |" in reference().results()
+
+
 def test_every_property_is_explained() -> None:
     named = reference().named_properties()
     assert {"nevermore.position", "nevermore.key", "nevermore.source.NAME", "nevermore.soft_delete"} <= {*named}

@@ -1,4 +1,4 @@
-"""Text of dates and times in the forms that docs/sources.md lists."""
+"""Text of dates and times in the forms that docs/feeds.md lists."""
 
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from nevermore.pipelines.decode import casting
 
-PAGE = Path(__file__).parents[3] / "docs" / "sources.md"
+PAGE = Path(__file__).parents[3] / "docs" / "feeds.md"
 TABLE = PAGE.read_text().partition("## Dates and times as text")[2].partition("\n## ")[0]
 FORMS = [line.split("`")[1] for line in TABLE.splitlines() if line.startswith("| `")]
 WHOLE = datetime(2024, 5, 10, 23, 0, 0, 276_489, UTC)
