@@ -36,7 +36,7 @@ from nevermore.scan_core.model.errors import (
     require_package,
 )
 from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import JOINED_FILES, ScanOptions
+from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import Running, sharing
 from nevermore.scan_core.model.schema import PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import DeleteFile, Snapshot
@@ -430,7 +430,6 @@ class ScanRequest:
 T = TypeVar("T")
 
 _MIN_SPLIT_BYTES = 1024**2
-_MIN_JOINED_SPLIT_BYTES = 8 * 1024**2
 _MAX_LOCAL_SPLIT_BYTES = 32 * 1024**2
 _LOCAL_SPLITS = 16
 """Enough to keep a few threads busy to the end; how many splits there are does not depend on the threads."""
@@ -539,7 +538,7 @@ class Scan(ScanRequest):
     def count(self) -> int:
         """Rows of the result, without building any."""
         plan = self.plan()
-        total = sum(self.run(plan, _count_one, parallelism=_threads_of_count(plan)))
+        total = sum(self.run(plan, _count_one))
         if self.row_limit is not None:
             total = self._last.metrics.rows_out = min(total, self.row_limit)
         return total
@@ -649,11 +648,10 @@ class Scan(ScanRequest):
         *,
         keep_order: bool = True,
         queued: int = QUEUED_BATCHES,
-        parallelism: int | None = None,
     ) -> Generator[T, None, None]:
         """Yield what `read` yields for each split of a plan, in this process; sets `metrics` at the end.
 
-        `keep_order`, `queued` and `parallelism` are those of `run_splits`; the last is by default that of the options.
+        `keep_order` and `queued` are those of `run_splits`.
         """
         metrics = ScanMetrics()
         with self._last.begun() as running:
@@ -662,7 +660,7 @@ class Scan(ScanRequest):
                 _local_splits(plan),
                 lambda split, own: running.stepped(read(split, own, ahead)),
                 metrics,
-                max((parallelism or self.options.parallelism) // sharing(), 1),
+                max(self.options.parallelism // sharing(), 1),
                 keep_order=keep_order,
                 queued=queued,
                 expect=ahead.expect,
@@ -682,37 +680,13 @@ class Scan(ScanRequest):
         return super()._with(**changes, _last=_LastRun())
 
 
-_SMALL_FILE_BYTES = 1024**2
-
-
-def _threads_of_count(plan: ScanPlan) -> int:
-    """Threads of a count: one for many small local files without a filter.
-
-    A count decodes their keys in some 0.1 ms a file, in compiled code, and plans them in Python for three times as long: two
-    threads would mostly wait for each other, and took 1.2 times as long as one for 2,000 files of 235 kB.
-    """
-    options = plan.context.options
-    is_light = plan.context.predicate is None and not plan.context.runtime_filters
-    return 1 if is_light and _is_of_small_local_files(plan) else options.parallelism
-
-
-def _is_of_small_local_files(plan: ScanPlan) -> bool:
-    files = plan.index.tasks.data_files
-    if not len(files) or plan.total_bytes > _SMALL_FILE_BYTES * len(files):
-        return False
-    return relocate_path(next(files.paths()), plan.context.io).is_local
-
-
 def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
     yield count_split(split, metrics, ahead)
 
 
 def _local_splits(plan: ScanPlan) -> Sequence[Split]:
     size = min(max(plan.total_bytes // _LOCAL_SPLITS, _MIN_SPLIT_BYTES), _MAX_LOCAL_SPLIT_BYTES)
-    options = plan.context.options
-    if options.switches.join_small_files and _is_of_small_local_files(plan):
-        return plan.splits(min(max(size, _MIN_JOINED_SPLIT_BYTES), options.split_bytes), JOINED_FILES)
-    return plan.splits(min(size, options.split_bytes))
+    return plan.splits(min(size, plan.context.options.split_bytes))
 
 
 _SHOWN_TOTALS = {"records": "rows in files", "data-files": "data files", "equality-deletes": "keys in equality deletes"}

@@ -22,10 +22,6 @@ DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
 """Two row groups of the usual size for each of two workers."""
 
 
-JOINED_FILES = 64
-"""Small files that `join_small_files` reads together at most: with more, the fixed cost of a call no longer shows."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
     """Optimisations of a scan, all on by default. Any combination gives the same rows.
@@ -42,7 +38,6 @@ class Switches:
         adaptive_runtime_filters: stop asking what excludes too little: Bloom filters and pages of a runtime
             filter, and its rows where the caller joins again.
         adaptive_order: order conjuncts by measured cost.
-        join_small_files: decode, filter and put out up to 64 small local Parquet files of one schema together, as one row group.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.
         lazy_columns: decode payload columns only where rows survive.
@@ -59,7 +54,6 @@ class Switches:
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True
     adaptive_order: bool = True
-    join_small_files: bool = True
     share_indexes: bool = True
     lazy_columns: bool = True
     read_nested_parts: bool = True

@@ -23,7 +23,7 @@ from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
 from nevermore.scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from nevermore.scan_core.plan.file_set import FileSet, Part, parts_of
-from nevermore.scan_core.plan.splits import MIN_SMALL_FILES, OPEN_FILE_COST_BYTES, make_splits
+from nevermore.scan_core.plan.splits import OPEN_FILE_COST_BYTES, make_splits
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class ScanPlan:
         """Total bytes, where each file counts at least as many as opening it costs."""
         return int(np.maximum(self.index.tasks.data_files.sizes, OPEN_FILE_COST_BYTES).sum())
 
-    def splits(self, split_bytes: int | None = None, small_files: int = MIN_SMALL_FILES) -> Sequence[Split]:
+    def splits(self, split_bytes: int | None = None) -> Sequence[Split]:
         """The units of work, of about `split_bytes` of stored data each (default: the scan's option); see `make_splits`."""
-        return make_splits(self.tasks, self.context, split_bytes or self.context.options.split_bytes, small_files)
+        return make_splits(self.tasks, self.context, split_bytes or self.context.options.split_bytes)
 
     def explain(self) -> str:
         """Describe in plain text what is read, what was excluded and why, which deletes apply and how they are matched."""

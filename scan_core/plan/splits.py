@@ -107,16 +107,14 @@ Part = tuple[int, int, int]
 """Index of a task, where its part starts, and how long it is."""
 
 
-def make_splits(
-    tasks: Sequence[FileScanTask], context: ScanContext, split_bytes: int, small_files: int = MIN_SMALL_FILES
-) -> Sequence[Split]:
+def make_splits(tasks: Sequence[FileScanTask], context: ScanContext, split_bytes: int) -> Sequence[Split]:
     """Splits in the order of the tasks, none empty, made when asked for. Parts of one file may be in several splits.
 
-    However small splits are, `small_files` that weigh next to nothing go into one.
+    However small splits are, eight files that weigh next to nothing go into one.
 
     The order is kept because files of one partition, which share delete sets, stand together.
     """
-    parts, begins = _cut(tasks, split_bytes, small_files)
+    parts, begins = _cut(tasks, split_bytes)
 
     def split_at(number: int) -> Split:
         first, last = begins[number], begins[number + 1] if number + 1 < len(begins) else len(parts)
@@ -125,10 +123,10 @@ def make_splits(
     return LazySequence(len(begins), split_at)
 
 
-def _cut(tasks: Sequence[FileScanTask], split_bytes: int, small_files: int) -> tuple[list[int | Part], list[int]]:
+def _cut(tasks: Sequence[FileScanTask], split_bytes: int) -> tuple[list[int | Part], list[int]]:
     """Indices of whole tasks and parts of others in order, and where each split begins."""
     sizes = tasks.data_files.sizes.tolist() if isinstance(tasks, PlannedTasks) else [t.length for t in tasks]
-    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // small_files))
+    open_cost = min(OPEN_FILE_COST_BYTES, max(1, split_bytes // MIN_SMALL_FILES))
     parts: list[int | Part] = []
     begins: list[int] = []
     weight = split_bytes

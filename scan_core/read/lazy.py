@@ -4,7 +4,7 @@ What was decoded for a filter is narrowed, not read again, when a later step or 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,13 +69,6 @@ class LazyColumns:
         other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead
         other.survivors_expected = self.survivors_expected if window is None else None
-        return other
-
-    def holding(self, arrays: Mapping[int, pa.Array], selection: RowSelection) -> "LazyColumns":
-        """A view that has these columns decoded, by index, in the rows of `selection`."""
-        other = LazyColumns(self._reader, self.row_group, self.window)
-        other.reads, other.dead = self.reads, self.dead
-        other._decoded = {index: _Decoded(array, selection) for index, array in arrays.items()}
         return other
 
     @property

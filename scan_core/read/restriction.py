@@ -4,15 +4,12 @@ Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are rest
 order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured in `order.py`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.columns.conversion import repeat
@@ -28,13 +25,10 @@ from nevermore.scan_core.rows.buffers import Mask
 from nevermore.scan_core.rows.selection import (
     All,
     RowSelection,
-    from_ranges,
     intersect,
     refine,
     selected_count,
-    to_mask,
 )
-from nevermore.scan_core.rows.selection import Mask as SelectedRows
 
 ValueSource = ColumnSource | MetadataSource
 
@@ -208,87 +202,6 @@ class ByPosition(Restriction):
     def judges_rows(self) -> bool:
         """Positions decide about every row."""
         return False
-
-
-def _of_mask(mask: Mask) -> RowSelection:
-    return All(len(mask)) if mask.all() else SelectedRows(mask)
-
-
-class ByFile(Restriction):
-    """Restrictions of several files that are read as one: each judges the rows of its own file.
-
-    Args:
-        files: by the place of the file, its columns and its restrictions, all with the same cause.
-        edges: rows [edges[k], edges[k + 1]) are those of file k.
-        kept: columns that are read of all files in any case.
-    """
-
-    __slots__ = ("_edges", "_files", "_first", "_kept")
-
-    def __init__(
-        self,
-        files: Mapping[int, tuple[LazyColumns, Sequence[Restriction]]],
-        edges: npt.NDArray[np.int64],
-        kept: AbstractSet[int],
-    ) -> None:
-        self._files = files
-        self._kept = kept
-        self._edges = edges.tolist()
-        self._first = next(iter(files.values()))[1][0]
-
-    @property
-    def cause(self) -> Cause:
-        """Why rows are removed."""
-        return self._first.cause
-
-    @property
-    def key(self) -> object:
-        """That of the first file's first restriction."""
-        return self._first.key
-
-    @property
-    def first_guess(self) -> float:
-        """The cost of the restrictions of one file."""
-        return self._first.first_guess
-
-    @property
-    def file_columns(self) -> AbstractSet[int]:
-        """The columns that some file needs."""
-        return {
-            i for columns, found in self._files.values() for r in found for i in r.columns_to_read(columns.row_group)
-        }
-
-    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
-        """Whether each row stays; columns of all files that have such restrictions are decoded together."""
-        keep: Mask = np.ones(selected_count(selection), np.bool_)
-        failed: Mask | None = None
-        error: EvaluationError | None = None
-        probed = selection
-        if len(self._files) < len(self._edges) - 1 and not self.file_columns <= self._kept:
-            spans = [(self._edges[place], self._edges[place + 1]) for place in sorted(self._files)]
-            probed = intersect(selection, from_ranges(spans, self._edges[-1]))
-            columns = columns.copy()  # other steps may need rows of the other files
-        is_whole = probed is selection
-        needed = sorted(self.file_columns)
-        arrays = columns.load(needed, probed) if selected_count(probed) else []
-        mask = None if isinstance(selection, All) else to_mask(selection)
-        begin = first = 0
-        for place, (start, stop) in enumerate(pairwise(self._edges)):
-            rows: RowSelection = All(stop - start) if mask is None else _of_mask(mask[start:stop])
-            count = selected_count(rows)
-            if place in self._files and count:
-                own, restrictions = self._files[place]
-                held = own.holding({i: a.slice(first, count) for i, a in zip(needed, arrays, strict=True)}, rows)
-                for restriction in restrictions:
-                    verdict = restriction.rows(held, rows)
-                    keep[begin : begin + count] &= verdict.keep
-                    if verdict.failed is not None:
-                        failed = np.zeros(len(keep), np.bool_) if failed is None else failed
-                        failed[begin : begin + count] |= verdict.failed
-                        error = error or verdict.error
-            first += count if is_whole or place in self._files else 0
-            begin += count
-        return Verdict(keep, failed, error)
 
 
 def refine_rows(

@@ -1,39 +1,32 @@
 """The whole worker path: from a split to record batches, a count, or aggregates; all values of one column for indexes."""
 
 import logging
-import os
-import threading
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import MemoryBudget
 from nevermore.scan_core.io.files import forget_object
-from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import JOINED_FILES
 from nevermore.scan_core.model.schema import NestedField, Schema
-from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
 from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.order import Adaptivity
 from nevermore.scan_core.read.output import OutputColumns
-from nevermore.scan_core.read.projection import DELETED, METADATA_IDS, Constant, FromFile, keeps_dead_rows
+from nevermore.scan_core.read.projection import DELETED, FromFile, keeps_dead_rows
 from nevermore.scan_core.read.read_ahead import FilesAhead
-from nevermore.scan_core.read.restriction import ByFile, Cause, Restriction, file_columns_of, refine_rows, values_of
-from nevermore.scan_core.read.task import AccessPlan, Scan, Select, TaskReader, open_task
+from nevermore.scan_core.read.restriction import file_columns_of, values_of
+from nevermore.scan_core.read.task import AccessPlan, Select, TaskReader, open_task
 from nevermore.scan_core.rows.buffers import Mask as Flags
 from nevermore.scan_core.rows.buffers import Rows
 from nevermore.scan_core.rows.selection import (
-    All,
-    Mask,
     RowSelection,
     from_indices,
     selected_count,
@@ -213,55 +206,29 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
         known = stack.enter_context(FilesAhead(context.options)) if ahead is None else ahead
         budget = MemoryBudget(context.options, known.reserved_bytes(split))
         adaptivity = Adaptivity.of(context)
-        upcoming = iter(tasks[1:])
-        for run in stack.enter_context(closing(_held_open(_runs(tasks, context)))):
-            with ExitStack() as files:
-                pending = _SmallFiles(budget, adaptivity, metrics)
-                for task in run:
-                    if (following := next(upcoming, None)) is not None:
-                        known.expect_task(following, context)
-                    reader = files.enter_context(open_task(task, context, metrics, adaptivity, known))
-                    output = OutputColumns(reader.projection, context, task.data_file, fields)
-                    reader.plan_to_read(output.file_columns)
-                    for columns, unread in reader.row_groups(budget.limits):
-                        part = _Part(reader, columns, reader.select(columns, unread), output)
-                        shape = None if len(run) == 1 else _shape_of(part, budget)
-                        if shape is not None and pending.add(part, shape):
-                            continue
-                        yield from pending.take(make)
-                        if shape is None:
-                            yield from _of_row_group(part, budget, make)
-                        else:
-                            pending.add(part, shape)
-                yield from pending.take(make)
+        following: Sequence[FileScanTask | None] = [*tasks[1:], None]
+        for task, upcoming in zip(tasks, following, strict=True):
+            if upcoming is not None:
+                known.expect_task(upcoming, context)
+            with open_task(task, context, metrics, adaptivity, known) as reader:
+                output = OutputColumns(reader.projection, context, task.data_file, fields)
+                reader.plan_to_read(output.file_columns)
+                for columns, unread in reader.row_groups(budget.limits):
+                    yield from _of_row_group(reader, columns, reader.select(columns, unread), output, budget, make)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """A row group of an open file, and what to read of it."""
-
-    reader: TaskReader
-    columns: LazyColumns
-    plan: AccessPlan
-    output: OutputColumns
-
-    @property
-    def selection(self) -> RowSelection:
-        """The rows that may be wanted."""
-        return All(self.columns.row_group.num_rows) if isinstance(self.plan, Scan) else self.plan.selection
-
-    @property
-    def restrictions(self) -> Sequence[Restriction]:
-        """What still has to judge them."""
-        return () if isinstance(self.plan, Scan) else self.plan.restrictions
-
-
-def _of_row_group(part: _Part, budget: MemoryBudget, make: Callable[[_Piece], Iterable[_T]]) -> Iterator[_T]:
-    reader, columns, output = part.reader, part.columns, part.output
+def _of_row_group(  # noqa: PLR0917  all of them change from one row group to the next, or are of the split
+    reader: TaskReader,
+    columns: LazyColumns,
+    selected: AccessPlan,
+    output: OutputColumns,
+    budget: MemoryBudget,
+    make: Callable[[_Piece], Iterable[_T]],
+) -> Iterator[_T]:
     with reader.counting(columns):
         few: _FewRows | None = None
-        plan, pieces = reader.refine_first(columns, part.plan, budget), reader.pieces(columns, budget)
-        if plan is not part.plan and isinstance(plan, Select) and reader.may_read_late(columns.row_group):
+        plan, pieces = reader.refine_first(columns, selected, budget), reader.pieces(columns, budget)
+        if plan is not selected and isinstance(plan, Select) and reader.may_read_late(columns.row_group):
             few = _FewRows(columns)
             if few.take(range(columns.row_group.num_rows), plan.selection):
                 pieces = iter(())
@@ -276,156 +243,6 @@ def _of_row_group(part: _Part, budget: MemoryBudget, make: Callable[[_Piece], It
             yield from make(_Piece(piece, selection, output, budget))
         for late in () if few is None else few.give_back():
             yield from make(_Piece(*late, output, budget))
-
-
-_SMALL_FILE_BYTES = 1024**2
-_FIRST_JOINED_FILES = 8
-"""The first files of a split that are read together are fewer, so that its first rows come soon."""
-_MAX_OPEN_FILES = 256
-"""Files that all scans of a process hold open to join them, as a process may often open no more than 1,024."""
-_may_open = threading.Semaphore(_MAX_OPEN_FILES)
-
-
-def _have_none_open() -> None:
-    global _may_open  # noqa: PLW0603  threads that held files open are not in the child process
-    _may_open = threading.Semaphore(_MAX_OPEN_FILES)
-
-
-os.register_at_fork(after_in_child=_have_none_open)
-
-
-def _runs(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[Sequence[FileScanTask]]:
-    """The tasks in order: small files that stand together, and each other one alone."""
-    options, predicate = context.options, context.predicate
-    ids = {f.field_id for f in context.projection.fields}.union(() if predicate is None else predicate.column_ids)
-    may_join = options.switches.join_small_files and options.switches.lazy_columns and ids.isdisjoint(METADATA_IDS)
-    run: list[FileScanTask] = []
-    most = _FIRST_JOINED_FILES
-    for task in tasks:
-        file = task.data_file
-        is_small = may_join and file.file_size_bytes <= _SMALL_FILE_BYTES and task.is_whole_file
-        if is_small and file.format is FileFormat.PARQUET and relocate(file.path, context.io).is_local:
-            run.append(task)
-            if len(run) < most:
-                continue
-            most = JOINED_FILES
-        elif run:
-            yield run
-            run = [task]
-        else:
-            run = [task]
-        yield run
-        run = []
-    if run:
-        yield run
-
-
-def _held_open(runs: Iterable[Sequence[FileScanTask]]) -> Generator[Sequence[FileScanTask], None, None]:
-    """The runs, with all their files open at once; file by file where the scans of this process hold many open."""
-    room = _may_open
-    for run in runs:
-        held = sum(room.acquire(blocking=False) for _ in run) if len(run) > 1 else 0
-        try:
-            yield from [run] if held == len(run) else ([task] for task in run)
-        finally:
-            if held:
-                room.release(held)
-
-
-def _shape_of(part: _Part, budget: MemoryBudget) -> Hashable | None:
-    """What must be equal for row groups of several files to be read as one; None if this one must be read alone."""
-    from nevermore.scan_core.files.parquet.joined import shape_of  # loaded with the decoder
-
-    reader, constants = part.reader, list[Hashable]()
-    for source in chain(part.output.sources, *(conjunct.columns.values() for conjunct in reader.conjuncts)):
-        match source:
-            case FromFile() if source.is_identity:
-                pass
-            case Constant(value):
-                constants.append(str(value) if pa.types.is_floating(value.type) else value)  # 0.0 equals -0.0
-            case _:  # what fails to be converted names its file
-                return None
-    wanted = reader.wanted
-    of_file = shape_of(reader.file)
-    if of_file is None or reader.file.windows(
-        part.columns.row_group, wanted, range(part.columns.row_group.num_rows), budget.limits
-    ):
-        return None
-    return of_file, tuple(wanted), tuple(constants)
-
-
-class _SmallFiles:
-    """Row groups of small files of one shape, whose columns are decoded, judged and put out together."""
-
-    def __init__(self, budget: MemoryBudget, adaptivity: Adaptivity, metrics: ScanMetrics) -> None:
-        self._budget = budget
-        self._adaptivity = adaptivity
-        self._metrics = metrics
-        self._parts: list[_Part] = []
-        self._shape: Hashable = None
-        self._bytes = 0
-
-    def add(self, part: _Part, shape: Hashable) -> bool:
-        """Read a row group with the next `take`; False if it has another shape, or there is no room for it."""
-        if self._parts and shape != self._shape:
-            return False
-        num_bytes = _decoded_bytes(part)
-        if self._parts and self._bytes + num_bytes > self._budget.limits.target_bytes:
-            return False
-        self._parts.append(part)
-        self._shape = shape
-        self._bytes += num_bytes
-        return True
-
-    def take(self, make: Callable[[_Piece], Iterable[_T]]) -> Iterator[_T]:
-        """What is made of all row groups that were added."""
-        parts, self._parts, self._bytes = self._parts, [], 0
-        if len(parts) < 2:
-            for part in parts:
-                yield from _of_row_group(part, self._budget, make)
-            return
-        from nevermore.scan_core.files.parquet.joined import JoinedFiles
-
-        with ExitStack() as counting:
-            for part in parts:
-                counting.enter_context(part.reader.counting(part.columns))
-            joined = JoinedFiles(
-                [(part.reader.file, part.columns.row_group) for part in parts], [part.columns.reads for part in parts]
-            )
-            columns = LazyColumns(joined, joined.row_groups[0])
-            selection = _joined([part.selection for part in parts])
-            restrictions = list(_restrictions_of(parts, joined.edges))
-            selection = refine_rows(restrictions, columns, selection, self._adaptivity, self._metrics)
-            yield from make(_Piece(columns, selection, parts[0].output, self._budget))
-
-
-def _decoded_bytes(part: _Part) -> int:
-    from nevermore.scan_core.files.parquet.joined import decoded_bytes
-
-    return decoded_bytes(part.reader.file, part.columns.row_group, part.reader.wanted)
-
-
-def _joined(selections: Sequence[RowSelection]) -> RowSelection:
-    if all(isinstance(selection, All) for selection in selections):
-        return All(sum(map(selected_count, selections)))
-    return Mask(np.concatenate([to_mask(selection) for selection in selections]))
-
-
-def _restrictions_of(parts: Sequence[_Part], edges: npt.NDArray[np.int64]) -> Iterator[Restriction]:
-    """Conjuncts once for all files, as their columns are the same; what differs from file to file by file."""
-    conjuncts: dict[object, Restriction] = {}
-    others: dict[Cause, dict[int, tuple[LazyColumns, list[Restriction]]]] = {}
-    for place, part in enumerate(parts):
-        for restriction in part.restrictions:
-            if any(restriction is conjunct for conjunct in part.reader.conjuncts):
-                conjuncts.setdefault(restriction.key, restriction)
-            else:
-                of_cause = others.setdefault(restriction.cause, {})
-                of_cause.setdefault(place, (part.columns, []))[1].append(restriction)
-    yield from conjuncts.values()
-    kept = parts[0].output.file_columns.union(*(conjunct.file_columns for conjunct in conjuncts.values()))
-    for files in others.values():
-        yield ByFile(files, edges, kept)
 
 
 class _FewRows:

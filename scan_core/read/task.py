@@ -45,7 +45,7 @@ from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges, i
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 if TYPE_CHECKING:
-    from nevermore.scan_core.read.predicate import Conjunct
+    pass
 
 _LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS)
 """Levels that decide on whole row groups, cheapest first: bounds are in memory, bitmaps are shared by the file's row groups."""
@@ -207,17 +207,6 @@ class TaskReader:
         self._cut: tuple[int, Sequence[range] | None] | None = None
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = projection
-        self.conjuncts: Sequence[Conjunct] = ()
-
-    @property
-    def file(self) -> FileReader:
-        """The open file."""
-        return self._reader
-
-    @property
-    def wanted(self) -> list[int]:
-        """Columns of the file that the result, filters and deletes need."""
-        return sorted(self._wanted)
 
     def plan_to_read(self, file_columns: Collection[int]) -> None:
         """Columns that will be read, so that metrics can state what deletes and filters save."""
@@ -444,7 +433,7 @@ class TaskReader:
         if context.predicate is not None:
             from nevermore.scan_core.read.predicate import open_conjuncts
 
-            self.conjuncts = conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
+            conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
             sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
             if task.bitmap_indexes:
                 from nevermore.scan_core.read.bitmap_filter import answer_by_bitmaps

@@ -298,7 +298,7 @@ class PagedChunks:
             stored.append(StoredPages(item.chunk, values, len(dictionary), num_bytes))
             content += (dictionary, *pages)
         first, num_rows = items[0][0], int(items[0][0].row_counts.sum())
-        file = joined_file([item.leaf for item, _ in items], [(num_rows, stored)], content)
+        file = joined_file([item.leaf for item, _ in items], num_rows, stored, content)
         dictionaries = [place for place, (item, _) in enumerate(items) if item.keeps_dictionary]
         reader = open_decoder(pa.BufferReader(file), None, dictionaries, verifies=self._layout.verifies)
         table = reader.read_row_group(0, range(len(items)), False)
@@ -622,11 +622,6 @@ class WholeChunks:
                 check_running()
                 arrays |= self._read_together(row_group, part, counts, check)
         return [arrays[i] for i in column_indices]
-
-    def read_stored(self, row_group: RowGroup, leaves: Sequence[int]) -> list[bytes]:
-        """The bytes of the chunks of some leaf columns."""
-        chunks = self._layout.footer.row_groups[row_group.index].chunks
-        return [self._source.read_at(chunks[leaf].num_bytes, chunks[leaf].start) for leaf in leaves]
 
     def _in_steps(self, row_group: RowGroup, columns: Sequence[int]) -> list[list[int]]:
         """Columns that are decoded in one call, in some 50 ms; on an object store all, so that they are fetched together."""

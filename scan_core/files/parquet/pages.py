@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from nevermore.scan_core.files.parquet.thrift import (
     TRUE,
     I32Value,
     ListValue,
+    RawStruct,
     Struct,
     ThriftError,
     read_list_header,
@@ -327,15 +327,6 @@ def parse_column_index(
     return OnDemand(num_pages, of_page)
 
 
-_REMEMBERED_COLUMNS = 4_096
-_VERSION = b"\x15\x04"
-_LIST, _CHUNK = b"\x19", b"\x26\x08\x1c"
-"""A list as the next field; a column chunk, at 4, whose next field is its metadata."""
-_NEXT_I64, _SECOND_NEXT_I64 = b"\x16", b"\x26"
-"""Headers of the field after the last one, and of the one after that."""
-_END = b"\x00"
-
-
 class StoredPages(NamedTuple):
     """Pages of a chunk, in order: how many values they hold, and the bytes of the dictionary page, if any, and of all."""
 
@@ -357,65 +348,42 @@ def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_
     """
     dictionary, pages = content
     stored = StoredPages(chunk, num_values, len(dictionary), len(dictionary) + sum(map(len, pages)))
-    return joined_file((leaf,), [(num_rows, [stored])], [dictionary, *pages])
+    return joined_file((leaf,), num_rows, [stored], [dictionary, *pages])
 
 
-def joined_file(
-    leaves: Sequence[Leaf], row_groups: Sequence[tuple[int, Sequence[StoredPages]]], content: Sequence[Raw]
-) -> bytes:
-    """A Parquet file of pages that come from several files of one schema, or of some pages of one file.
+def joined_file(leaves: Sequence[Leaf], num_rows: int, columns: Sequence[StoredPages], content: Sequence[Raw]) -> bytes:
+    """A Parquet file of some pages of one file, of several columns and one row group.
 
     Args:
         leaves: each the only leaf column of its top-level column.
-        row_groups: of each its rows, and pages for each leaf column.
+        num_rows: in the data pages of each.
+        columns: the pages of each.
         content: the bytes of all pages, in the same order.
     """
-    elements = [element for leaf in leaves for element in leaf.elements]
-    footer = [_VERSION, _LIST, _structs(len(elements) + 1), write_struct({4: b"schema", 5: I32Value(len(leaves))})]
-    footer += (*elements, _NEXT_I64, _integer(sum(rows for rows, _ in row_groups)), _LIST, _structs(len(row_groups)))
-    position, columns_header = len(MAGIC), _LIST + _structs(len(leaves))
-    for num_rows, columns in row_groups:
-        start = position
-        footer.append(columns_header)
-        for leaf, (chunk, num_values, before, num_bytes) in zip(leaves, columns, strict=True):
-            column, size = _column(leaf, tuple(chunk.metadata[2]), chunk.metadata[4]), _integer(num_bytes)
-            footer += (_CHUNK, column, _NEXT_I64, _integer(num_values), _NEXT_I64, size, _NEXT_I64, size)
-            footer += (_SECOND_NEXT_I64, _integer(position + before))
-            footer += (_SECOND_NEXT_I64, _integer(position)) if before else ()
-            footer += (_END, _END)
-            position += num_bytes
-        footer += (_NEXT_I64, _integer(position - start), _NEXT_I64, _integer(num_rows), _END)
-    footer.append(_END)
-    encoded = b"".join(footer)
+    position, chunks = len(MAGIC), list[Struct]()
+    for leaf, (chunk, num_values, before, num_bytes) in zip(leaves, columns, strict=True):
+        metadata: Struct = {
+            1: I32Value(leaf.physical_type),
+            2: ListValue(I32, [I32Value(encoding) for encoding in chunk.metadata[2]]),
+            3: ListValue(BINARY, [part.encode() for part in leaf.path]),
+            4: I32Value(chunk.metadata[4]),
+            5: num_values,
+            6: num_bytes,
+            7: num_bytes,
+            9: position + before,
+        }
+        if before:
+            metadata[11] = position
+        chunks.append({2: 0, 3: metadata})
+        position += num_bytes
+    elements = [RawStruct(element) for leaf in leaves for element in leaf.elements]
+    group = {1: ListValue(STRUCT, chunks), 2: position - len(MAGIC), 3: num_rows}
+    encoded = write_struct(
+        {
+            1: I32Value(2),
+            2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(len(leaves))}, *elements]),
+            3: num_rows,
+            4: ListValue(STRUCT, [group]),
+        }
+    )
     return b"".join((MAGIC, *content, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
-
-
-def _structs(count: int) -> bytes:
-    """The header of a list of structs."""
-    return bytes((count << 4 | STRUCT,)) if count < 15 else bytes((0xF0 | STRUCT,)) + _unsigned(count)
-
-
-@lru_cache(maxsize=_REMEMBERED_COLUMNS)
-def _column(leaf: Leaf, encodings: tuple[int, ...], codec: int) -> bytes:
-    """The beginning of the metadata of a column, up to its codec."""
-    fields: Struct = {
-        1: I32Value(leaf.physical_type),
-        2: ListValue(I32, [I32Value(encoding) for encoding in encodings]),
-        3: ListValue(BINARY, [part.encode() for part in leaf.path]),
-        4: I32Value(codec),
-    }
-    return write_struct(fields)[:-1]
-
-
-def _integer(value: int) -> bytes:
-    """A number that is not negative, as an i64 is written."""
-    return _unsigned(value << 1)
-
-
-def _unsigned(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

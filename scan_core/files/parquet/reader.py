@@ -240,16 +240,6 @@ class ParquetFileReader:
         return sum(chunks[leaf].num_bytes for i in column_indices for leaf in self._leaves[i])
 
     @property
-    def layout(self) -> ParquetLayout:
-        """What the footer states."""
-        return self._layout
-
-    def read_stored(self, row_group: RowGroup, leaves: Sequence[int]) -> list[bytes]:
-        """See `WholeChunks.read_stored`; raises as `windows` does if pages contradict the footer."""
-        self._check(row_group, leaves)
-        return self._chunks.read_stored(row_group, leaves)
-
-    @property
     def is_remote(self) -> bool:
         """Whether fetching bytes ahead pays: the file is on an object store."""
         return self._remote is not None

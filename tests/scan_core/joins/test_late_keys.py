@@ -24,7 +24,7 @@ def build(folder: Path) -> scan_core.Table:
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_keys_that_arrive_late_help_the_files_that_remain(tmp_path: Path, is_shared: bool) -> None:  # noqa: FBT001
     late = LateKeys(tmp_path / "keys" if is_shared else None)
-    options = ScanOptions.of(parallelism=1, join_small_files=False)  # joined, the rows of all files come at once
+    options = ScanOptions(parallelism=1)
     scan = build(tmp_path).scan().with_options(options).prefilter("id", late)
     assert "keys that are not known yet" in scan.explain()
     batches = scan.to_batches()
