@@ -14,7 +14,6 @@ from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import build
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
-from nevermore.scan_core.expr import normalize
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.expr.evaluate import Shared, judge
 from nevermore.scan_core.expr.nodes import BoundPredicate
@@ -25,7 +24,6 @@ SCAN_ROWS = 131_072
 REPEATS = 200
 SEED_IN = {4: (38.2, 18.7), 8: (50.7, 35.5), 16: (52.4, 34.0), 32: (68.5, 51.7), 256: (88.3, 72.6), 1_000: None}
 """Microseconds per batch, row by row and as vectors, by values of the IN list."""
-SEED_CNF = {2: (61.1, 54.8), 4: (242.4, 98.5), 8: (7_013.8, 190.4)}
 """Microseconds per batch, in CNF and compact, by ORs."""
 _LONG, _STRING = PrimitiveType("long"), PrimitiveType("string")
 SCHEMA = Schema(
@@ -97,22 +95,6 @@ def in_list(num_rows: int, size: int, seed: tuple[float, float] | None) -> None:
     goal = Goal("vector", "row by row", None if seed is None else seed[1] / seed[0])
     title = f"{repeats} x IN of {size} on {num_rows} rows (seed, 1,024 rows: {told})"
     report(title, race(candidates), "vector", [goal])
-
-
-def normal_forms() -> None:
-    """Two, four and eight ANDs of two comparisons under OR: compact, and multiplied out."""
-    columns = batch(SEED_ROWS)
-    for size, seed in SEED_CNF.items():
-        text = " or ".join(f"(c{2 * k} < {1_000 * (k + 1)} and c{2 * k + 1} > {900_000 - k})" for k in range(size))
-        cap, normalize.MAX_CNF_CLAUSES = normalize.MAX_CNF_CLAUSES, 1 << size
-        compact, cnf = bind(text, SCHEMA), bind(text, SCHEMA, normalization="cnf")
-        normalize.MAX_CNF_CLAUSES = cap
-        candidates: dict[str, Callable[[], Any]] = {
-            "compact": repeated(lambda p=compact: passing(p, columns, SEED_ROWS), 20),  # type: ignore[misc]
-            "CNF": repeated(lambda p=cnf: passing(p, columns, SEED_ROWS), 20),  # type: ignore[misc]
-        }
-        title = f"20 x {size} ORs on {SEED_ROWS} rows (seed: CNF {seed[0]} us, compact {seed[1]} us)"
-        report(title, race(candidates), "compact", [Goal("compact", "CNF", seed[1] / seed[0])])
 
 
 def dictionaries() -> None:
@@ -197,7 +179,6 @@ def whole(table: Any, where: str) -> int:
 if __name__ == "__main__":
     chosen(__doc__)
     in_lists()
-    normal_forms()
     dictionaries()
     numbers()
     orders()

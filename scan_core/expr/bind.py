@@ -34,7 +34,7 @@ from nevermore.scan_core.expr.coercion import (
 )
 from nevermore.scan_core.expr.literals import from_python
 from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
-from nevermore.scan_core.expr.normalize import Normalization, conjuncts_of, normalize
+from nevermore.scan_core.expr.normalize import conjuncts_of, normalize
 from nevermore.scan_core.expr.parse import point_at
 from nevermore.scan_core.expr.parts import is_access
 from nevermore.scan_core.expr.rules import (
@@ -165,7 +165,6 @@ def bind(
     expression: Expr | str,
     schema: Schema,
     case_sensitive: bool = True,  # noqa: FBT001, FBT002  # the signature the scan calls
-    normalization: Normalization = "compact",
 ) -> BoundPredicate:
     """The predicate that a filter states about rows of `schema`.
 
@@ -173,7 +172,6 @@ def bind(
         expression: SQL text or an expression object.
         schema: the schema in force.
         case_sensitive: match column names exactly.
-        normalization: "compact" keeps the shape; "cnf" multiplies ORs out, up to a cap.
 
     Raises:
         PredicateError: syntax, names or types are wrong, or a construct is not supported; says what and where.
@@ -190,7 +188,7 @@ def bind(
             raise PredicateError(
                 point_at(sql, span_of(expression), f"a filter must be true or false, but this has type {bound.type}")
             )
-        return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound, normalization))
+        return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound))
     except RecursionError as error:
         raise PredicateError("the filter nests too deeply") from error
 

@@ -139,7 +139,7 @@ def _frame(
     shared: Shared | None = None,
 ) -> Frame:
     parts = frozenset[BoundExpr]() if shared is None else shared.parts
-    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys() | parts, remembers=shared is not None)
+    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys() | parts)
     if shared is not None:
         frame.truths.update(shared.truths)
         frame.vectors.update(shared.vectors)

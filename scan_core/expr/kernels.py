@@ -50,7 +50,6 @@ from nevermore.scan_core.expr.frame import (
     disjunction,
     negation,
     not_false,
-    remembered_truth,
     scatter,
     sole_column,
 )
@@ -586,12 +585,10 @@ def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
 def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     field_id = sole_column(node)
     encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
-    if field_id is None or encoded is None:
+    if encoded is None:
         return _plain_truth(node, frame, nulls=nulls)
     values, codes = encoded
-    truth = remembered_truth(
-        node, values, field_id, lambda distinct: truth_of(node, distinct, nulls=True), cost=cost_of(node)
-    )
+    truth = truth_of(node, values, nulls=True)
     unknown = None if truth.unknown is None or not truth.unknown.any() else _spread(truth.unknown, codes)
     failed = None if truth.failed is None or not truth.failed.any() else _spread(truth.failed, codes)
     return Truth(_spread(truth.true, codes), unknown, failed, truth.reason)

@@ -4,9 +4,7 @@ import decimal
 import math
 import struct
 from collections.abc import Callable
-from itertools import product
 from typing import Any, TypeVar
-from typing import Literal as Choice
 
 from nevermore.scan_core.expr.bound import (
     BOOLEAN,
@@ -298,20 +296,14 @@ def _single_precision(value: float) -> tuple[Any, bool]:
     return nearest, nearest == value
 
 
-Normalization = Choice["compact", "cnf"]
-MAX_CNF_CLAUSES = 64
-"""More clauses than this cost more to evaluate than any of them prunes; the predicate then stays compact."""
-
 _TRUE, _FALSE, _NULL = Literal(True, BOOLEAN), Literal(False, BOOLEAN), Literal(None, BOOLEAN)
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
-def conjuncts_of(predicate: BoundExpr, normalization: Normalization = "compact") -> tuple[BoundExpr, ...]:
+def conjuncts_of(predicate: BoundExpr) -> tuple[BoundExpr, ...]:
     """The conjuncts of a predicate; none if it is true for every row."""
     node = normalize(predicate)
-    if normalization == "cnf":
-        node = normalize(_cnf(node))
     parts = node.operands if isinstance(node, And) else (node,)
     return tuple(_as_filter(p) for p in parts if p != _TRUE)
 
@@ -475,33 +467,3 @@ def _negate(node: BoundExpr) -> BoundExpr:
             return node
         case _:
             return Not(node)
-
-
-def _cnf(node: BoundExpr) -> BoundExpr:
-    """Conjunctive normal form, or the node itself where it would have more than MAX_CNF_CLAUSES clauses."""
-    match node:
-        case And(operands):
-            return And(tuple(_cnf(o) for o in operands))
-        case Or(operands):
-            sides = [_clauses(o) for o in operands]
-            count = 1
-            for side in sides:
-                count *= len(side)
-                if count > MAX_CNF_CLAUSES:
-                    return node
-            if count == 1:
-                return node
-            return And(tuple(Or(clause) for clause in product(*sides)))
-        case _:
-            return node
-
-
-def _clauses(node: BoundExpr) -> tuple[BoundExpr, ...]:
-    """What an operand of OR multiplies; one clause where an AND may fail.
-
-    Within AND a failure wins over NULL, but a conjunct that is NULL drops the row and hides the failure of another.
-    """
-    found = _cnf(node)
-    if not isinstance(found, And):
-        return (found,)
-    return (node,) if may_fail(found) else found.operands

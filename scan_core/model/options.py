@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from nevermore.scan_core.model.errors import OptionError
 
@@ -86,10 +86,7 @@ class ScanOptions:
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
         record_filters: remember in the user's cache folder which columns have filters that remove rows only after their values
-            were read, for `index: {bitmap: auto}`, and what conditions cost and let through, to order them from the start in the
-            next process; numbers of rows and digests of filters, no values.
-        normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out if that makes few
-            clauses: each clause may prune where the whole does not.
+            were read, for `index: {bitmap: auto}`; numbers of rows, no values.
         switches: the optimisations.
     """
 
@@ -106,7 +103,6 @@ class ScanOptions:
     trust_record_counts: bool = False
     case_sensitive: bool = True
     record_filters: bool = True
-    normalize: Literal["compact", "cnf"] = "compact"
     switches: Switches = field(default_factory=Switches)
 
     def __post_init__(self) -> None:
@@ -114,8 +110,6 @@ class ScanOptions:
         for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.normalize not in {"compact", "cnf"}:
-            raise OptionError(f"normalize must be compact or cnf, not {self.normalize!r}")
         for name in ("delete_cache_bytes", "disk_cache_bytes", "read_ahead_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")

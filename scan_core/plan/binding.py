@@ -143,13 +143,13 @@ class Binding:
 
         schema, options = self.schema, self.options
         try:
-            return bind(predicate, schema, options.case_sensitive, options.normalize)
+            return bind(predicate, schema, options.case_sensitive)
         except (PredicateError, ColumnNotFoundError):
             extra = tuple(f for f in self._metadata_fields().values() if f.name not in schema.names)
             if not any(f.name in str(predicate) for f in extra):
                 raise
             widened = Schema(schema.schema_id, (*schema.fields, *extra))
-            return bind(predicate, widened, options.case_sensitive, options.normalize)
+            return bind(predicate, widened, options.case_sensitive)
 
 
 def _with_new_ids(field: NestedField, ids: Iterator[int]) -> NestedField:

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
+from xxhash import xxh64_intdigest
 
 from nevermore.scan_core.columns.conversion import repeat
 from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
-from nevermore.scan_core.files.parquet.bloom import BloomFilter, BloomTest, block_bits
+from nevermore.scan_core.files.parquet.bloom import BloomTest, block_bits, is_comparable, plain_encoded
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup
 from nevermore.scan_core.joins.request import RuntimeFilter
-from nevermore.scan_core.keys.hash import xxhash64_column
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
@@ -33,14 +33,10 @@ from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 Hashes = npt.NDArray[np.uint64]
 
-INTERSECTED_FROM = 50_000
-"""Minimum number of keys at which the intersection of Bloom filters is tested first."""
-MAX_HASHED = 2_000_000
-"""Maximum number of keys that are looked up one by one."""
-_BLOCK = 16_384
-_INT32, _INT64, _BYTE_ARRAY, _FIXED = 1, 2, 6, 7
+MAX_HASHED = 10_000
+"""Of more keys, some pass almost any filter by chance."""
 _MAX_BYTES = 64 * 1024**2
-"""Cache size of hashes, and of filters: enough for a few joins."""
+"""Of hashes: enough for many joins."""
 
 
 def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
@@ -51,73 +47,33 @@ def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
         keys: in the table's type.
         digest: identity of the key set, for cached facts about it.
     """
-    hashes = _hashes(keys, test, digest)
+    if not is_comparable(test.file_type, keys.type):
+        return None
+    if len(keys) > MAX_HASHED:
+        return True
+    key = digest, str(keys.type), test.physical_type, str(test.file_type)
+    hashes = _HASHES.get(key, lambda: _hashes(keys, test), _MAX_BYTES)
     if hashes is None:
         return None
-    if len(hashes) >= INTERSECTED_FROM and not _intersect(test.filter_, _filter_like(test, hashes, keys, digest)):
-        return False
-    if len(hashes) > MAX_HASHED:
-        return True
-    return _any_in(test.filter_, hashes)
+    places, masks = block_bits(hashes, len(test.filter_.blocks))
+    return bool(((test.filter_.blocks[places] & masks) == masks).all(axis=1).any())
 
 
-def filter_of(hashes: Hashes, num_blocks: int) -> BloomFilter:
-    """A Bloom filter of these hashes with the parameters of another one."""
-    blocks = np.zeros((num_blocks, 8), np.uint32)
-    for begin in range(0, len(hashes), _BLOCK):
-        places, masks = block_bits(hashes[begin : begin + _BLOCK], num_blocks)
-        np.bitwise_or.at(blocks, places, masks)
-    return BloomFilter(blocks)
-
-
-def _intersect(one: BloomFilter, other: BloomFilter) -> bool:
-    return bool(((one.blocks & other.blocks) != 0).all(axis=1).any())
-
-
-def _any_in(filter_: BloomFilter, hashes: Hashes) -> bool:
-    for begin in range(0, len(hashes), _BLOCK):
-        places, masks = block_bits(hashes[begin : begin + _BLOCK], len(filter_.blocks))
-        if bool(((filter_.blocks[places] & masks) == masks).all(axis=1).any()):
-            return True
-    return False
-
-
-def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) -> Hashes | None:
+def _hashes(keys: pa.Array, test: BloomTest) -> Hashes | None:
     """Hashes of the keys in the file's encoding; None if the encoding is uncertain."""
-    kind = keys.type
-    integer_like = pt.is_signed_integer(kind) or pt.is_date32(kind)
-    micros = (pt.is_timestamp(kind) or pt.is_time64(kind)) and kind.unit == getattr(file_type, "unit", None) == "us"
-    if physical_type in {_INT32, _INT64} and (integer_like or micros):
-        wide = keys.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
-        if physical_type == _INT32:
-            numbers = np.asarray(wide)
-            fits = (numbers >= -(2**31)) & (numbers < 2**31)
-            wide = pa.array(numbers[fits].astype(np.int32))
-        return xxhash64_column(wide)
-    if physical_type == _BYTE_ARRAY and (pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind)):
-        return xxhash64_column(keys)
-    if physical_type == _FIXED and pt.is_fixed_size_binary(kind) and not pt.is_decimal(kind):
-        return xxhash64_column(keys)
-    return None
-
-
-def _hashes(keys: pa.Array, test: BloomTest, digest: str) -> Hashes | None:
-    """Hashes of a key set in the file's encoding, computed once."""
-    key = digest, str(keys.type), test.physical_type, str(test.file_type)
-    return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MAX_BYTES)
-
-
-def _filter_like(test: BloomTest, hashes: Hashes, keys: pa.Array, digest: str) -> BloomFilter:
-    """The keys as a Bloom filter with the size of another, built once per size."""
-    num_blocks = len(test.filter_.blocks)
-    key = digest, str(keys.type), test.physical_type, str(test.file_type), num_blocks
-    return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MAX_BYTES)
+    if pt.is_temporal(keys.type):
+        keys = keys.cast(pa.int32() if keys.type.bit_width == 32 else pa.int64())
+    hashes = list[int]()
+    for value in keys.to_pylist():
+        encodings = plain_encoded(value, test.file_type, test.physical_type)
+        if encodings is None:
+            return None
+        hashes += map(xxh64_intdigest, encodings)
+    return np.array(hashes, np.uint64)
 
 
 _HASHES: BoundedCache[tuple[str, str, int, str], Hashes | None] = BoundedCache(lambda h: 0 if h is None else h.nbytes)
-_FILTERS: BoundedCache[tuple[str, str, int, str, int], BloomFilter] = BoundedCache(lambda f: f.blocks.nbytes)
 os.register_at_fork(after_in_child=_HASHES.forget_threads)
-os.register_at_fork(after_in_child=_FILTERS.forget_threads)
 
 
 ValueTest = Callable[[Any], bool]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.prune.verdicts import Level
-from nevermore.scan_core.read.late_filters import MAX_FILTER_LENGTH, record_order, stored_order
 
 if TYPE_CHECKING:
     from nevermore.scan_core.split.tasks import ScanContext
@@ -87,33 +86,25 @@ class Adaptivity:
     Args:
         adaptive: False keeps the first guess.
         hint_key: key under which measurements are kept for the next split; None keeps none.
-        stored: table and filter under which they are kept for other processes, too.
     """
 
-    def __init__(self, *, adaptive: bool, hint_key: Hashable = None, stored: tuple[str, str] | None = None) -> None:
+    def __init__(self, *, adaptive: bool, hint_key: Hashable = None) -> None:
         self._adaptive = adaptive
         self._hint_key = hint_key if adaptive else None
-        self._stored = stored if adaptive else None
         hint = None if self._hint_key is None else HINTS.find(self._hint_key)
         self._measured = _copy(hint or {})
-        self._may_recall = hint is None and self._stored is not None
 
     @classmethod
     def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
-        text = "" if context.predicate is None else context.predicate.sql  # the text of an IN list may be megabytes
-        is_kept = context.options.record_filters and 0 < len(text) <= MAX_FILTER_LENGTH
-        stored = (context.table, text) if is_kept else None
-        is_adaptive = context.options.switches.adaptive_order
-        return cls(adaptive=is_adaptive, hint_key=(context.table, hash(text)), stored=stored)
+        text = "" if context.predicate is None else context.predicate.sql
+        return cls(adaptive=context.options.switches.adaptive_order, hint_key=(context.table, hash(text)))
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.
 
         If some steps are measured, the others saw too few rows to matter and run last.
         """
-        if self._may_recall and len(steps) > 1:
-            self._recall()
 
         def rank(index: int) -> tuple[bool, float]:
             measured = self._measured.get(steps[index].key)
@@ -147,18 +138,6 @@ class Adaptivity:
         measured.rows_out = measured.rows_out * _FORGET + rows_out
         if self._hint_key is not None:
             HINTS.put(self._hint_key, _copy(self._measured), _MAX_REMEMBERED_FILTERS)
-        if self._stored is not None and len(self._measured) > 1:
-            steps = {key: (m.seconds, m.rows_in, m.rows_out) for key, m in self._measured.items()}
-            record_order(*self._stored, steps)
-
-    def _recall(self) -> None:
-        """Start with the measurements of earlier processes."""
-        self._may_recall = False
-        if self._stored is not None and not self._measured:
-            found = stored_order(*self._stored)
-            self._measured = {key: _Measured(*measured) for key, measured in found.items()}
-            if self._hint_key is not None:
-                HINTS.put(self._hint_key, _copy(self._measured), _MAX_REMEMBERED_FILTERS)
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ def draw_options(draw: Callable[..., Any]) -> list[ScanOptions]:
     return [
         ScanOptions(),
         ScanOptions.without_optimisations(),
-        ScanOptions.of(parallelism=1, normalize="cnf", **off),
+        ScanOptions.of(parallelism=1, **off),
     ]
 
 

@@ -150,7 +150,6 @@ def small_limits(stack: ExitStack) -> None:
     for module, name in (
         (column_keys, "MAX_VALUES"),
         (key_filter, "MAX_TESTED"),
-        (key_filter, "INTERSECTED_FROM"),
         (runtime_pruning, "MAX_TUPLES"),
         (order, "TRIED_ROWS"),
     ):

@@ -171,15 +171,3 @@ def test_explain_tells_what_will_be_read(tmp_path: Path) -> None:
     table, _ = with_deletes(tmp_path)
     text = scan_of(table).where("id > 3").explain()
     assert "id > 3" in text
-
-
-def test_filters_are_evaluated_in_their_own_shape_unless_cnf_is_asked_for(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "qty", "long")])
-    table.commit(table.data({"id": [1, 2, 3, 4], "qty": [10, 20, 30, 40]}))
-    scan = scan_core.open_table(table.metadata_path).scan().where("id = 1 and qty = 10 or id = 4 and qty = 40")
-    multiplied = scan.with_options(ScanOptions(normalize="cnf"))
-    assert scan.count() == multiplied.count() == 2
-    assert "id = 1 and qty = 10 or id = 4 and qty = 40" in scan.explain()
-    assert "      id in (1, 4)\n" in multiplied.explain()
-    with pytest.raises(OptionError, match="normalize must be compact or cnf, not 'dnf'"):
-        ScanOptions(normalize="dnf")  # type: ignore[arg-type]

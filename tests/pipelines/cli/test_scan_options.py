@@ -39,7 +39,7 @@ def two_files(tmp_path: Path) -> Path:
 def test_every_option_can_be_written_as_text() -> None:
     other: dict[str, Any] = {f.name: not f.default for f in (*fields(ScanOptions), *fields(Switches)) if f.type is bool}
     other |= {f.name: 7 for f in fields(ScanOptions) if f.type is int}
-    other |= {"normalize": "cnf", "index_folder": "/x"}
+    other |= {"index_folder": "/x"}
     assert ScanOptions.from_settings({name: str(value) for name, value in other.items()}).changed() == other
     assert ScanOptions.from_settings(other).changed() == other
     assert ScanOptions.from_settings({"memory_limit_bytes": "64MiB"}).memory_limit_bytes == 64 * 1024**2

@@ -216,24 +216,6 @@ def test_unpickling_loads_no_parser() -> None:
     subprocess.run([sys.executable, "-c", code, data], check=True)
 
 
-def test_cnf_is_an_option_with_a_cap() -> None:
-    text = "(qty = 1 and big = 2) or name = 'a'"
-    assert [bound_text(c) for c in bind(text, SCHEMA, normalization="cnf").conjuncts] == [
-        "qty = 1 or name = 'a'",
-        "big = 2 or name = 'a'",
-    ]
-    wide = " or ".join(f"(qty = {i} and big = {i} and name = '{i}')" for i in range(5))
-    assert len(bind(wide, SCHEMA, normalization="cnf").conjuncts) == 1
-
-
-def test_cnf_keeps_conditions_together_of_which_one_may_fail() -> None:
-    text = "(qty = 1 and cast(name as int) = 2) or (qty = 3 and big = 4)"
-    assert [bound_text(c) for c in bind(text, SCHEMA, normalization="cnf").conjuncts] == [
-        "qty = 1 and cast(name as int) = 2 or qty = 3",
-        "qty = 1 and cast(name as int) = 2 or big = 4",
-    ]
-
-
 def test_in_list_of_many_values_is_one_set() -> None:
     predicate = bind(f"qty in ({', '.join(map(str, range(1000)))}) or big in (1, 2)", SCHEMA)
     assert "988 more" in bound_text(predicate.conjuncts[0])

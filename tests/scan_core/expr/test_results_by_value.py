@@ -11,7 +11,7 @@ import pytest
 
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
-from nevermore.scan_core.expr import frame, kernels
+from nevermore.scan_core.expr import kernels
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.expr.evaluate import Shared, judge
 from nevermore.scan_core.model.schema import parse_schema
@@ -45,11 +45,6 @@ CONDITIONS = [
     "upper(reverse(lower(replace(s, '1', 'x')))) like '%X%'",
     "cast(s as int) % 7 = 3 or s is null",
 ]
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
-    frame._REMEMBERED.clear()
 
 
 def batch(seed: int, low: int, high: int) -> dict[int, pa.Array]:
@@ -99,41 +94,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, function: str) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("column", "where"), [(1, "i % 7 = 3"), (2, "d * 1.5 > 7"), (5, "add_months(day, 1) > date '1970-05-01'")]
-)
-def test_numbers_with_few_distinct_values_are_evaluated_once_per_value(
-    monkeypatch: pytest.MonkeyPatch, column: int, where: str
-) -> None:
-    (conjunct,) = bind(where, SCHEMA).conjuncts
-    calls = counted(monkeypatch, {1: "%", 2: "*", 5: "add_months"}[column])
-    columns = batch(1, 0, 100)
-    judge(conjunct, columns, ROWS, shared=Shared())
-    assert [100 <= n <= 102 for n in calls] == [True]
-    judge(conjunct, columns, ROWS)
-    assert calls[1:] == [ROWS]
-    distinct = {column: pa.array(range(ROWS), pa.int32()).cast(columns[column].type if column == 1 else pa.int32())}
-    if column == 1:
-        judge(conjunct, distinct, ROWS, shared=Shared())
-        assert calls[2:] == [ROWS], "many distinct values are not worth a dictionary"
-
-
 def table_of(folder: Path, group_rows: int = 10_000, groups: int = 4) -> scan_core.Scan:
     table = TableBuilder(folder / "t", [Column(1, "id", "long"), Column(2, "s", "string")])
     texts = [f"value {i % 500}" for i in range(group_rows * groups)]
     table.commit(table.data({"id": range(len(texts)), "s": texts}, row_group_size=group_rows))
     return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(parallelism=1))
-
-
-def test_results_for_distinct_values_are_kept_for_the_next_row_groups_and_scans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scan = table_of(tmp_path).where("lower(reverse(upper(replace(s, '1', 'x')))) like '%x%'")
-    calls = counted(monkeypatch, "reverse")
-    count = scan.count()
-    assert calls == [501]
-    assert scan.select("s").count() == count
-    assert calls == [501]
 
 
 def test_sub_expression_of_two_conjuncts_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,5 @@
 """The order of steps: cheap and selective ones first, as guessed, as measured, and as other splits measured."""
 
-import json
-import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,38 +100,3 @@ def test_conjuncts_on_one_map_share_its_child_arrays_until_few_rows_are_left() -
     assert not order.narrows(step, 400, 1000, rereads_collection=True)
     assert order.narrows(step, 50, 1000, rereads_collection=True)
     assert Adaptivity(adaptive=False).narrows(step, 400, 1000, rereads_collection=True)
-
-
-def test_measurements_are_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    table = TableBuilder(tmp_path / "t", [Column(1, "r", "string"), Column(2, "s", "string")])
-    texts = [f"x{i}" for i in range(120_000)]
-    table.commit(table.data({"r": texts, "s": texts}))
-    # by their shape both conditions cost the same, but the first one keeps every row
-    where = "r like '%x%' and s like '%77%'"
-    program = (
-        "import sys; from nevermore import scan_core; from nevermore.scan_core.read import order; "
-        "real = order.Adaptivity.order; found = []; "
-        "order.Adaptivity.order = lambda self, steps: found.append(real(self, steps)) or found[-1]; "
-        f"options = scan_core.ScanOptions.of(parallelism=1, **eval(sys.argv[1])); "
-        f"n = scan_core.open_table({str(table.metadata_path)!r}).scan().where({where!r}).with_options(options).count(); "
-        "print(n, found[0])"
-    )
-
-    def first_order(**options: bool) -> list[str]:
-        ran = subprocess.run([sys.executable, "-c", program, repr(options)], check=True, capture_output=True, text=True)
-        return ran.stdout.split(" ", 1)
-
-    count, guessed = first_order()
-    assert "[0, 1]" in guessed
-    assert first_order() == [count, "[1, 0]\n"]
-    assert first_order(record_filters=False) == [count, guessed]
-    assert first_order(adaptive_order=False) == [count, guessed]
-    (stored,) = (tmp_path / "cache").rglob("filters/*.json")
-    assert "%77%" not in stored.read_text()
-    content = json.loads(stored.read_text())
-    stored.write_text(json.dumps(content | {"columns": {"1": [math.inf, 1]}}))
-    assert first_order() == [count, guessed], "numbers that are none"
-    content["orders"] = {text: [[key, 1, "many", 0] for key, *_ in steps] for text, steps in content["orders"].items()}
-    stored.write_text(json.dumps(content))
-    assert first_order() == [count, guessed], "what is not as we write it counts for nothing"
