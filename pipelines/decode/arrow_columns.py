@@ -17,6 +17,7 @@ from nevermore.pipelines.decode.json_columns import (
     Decoded,
     decimals_of_bytes,
     null_mask,
+    of_own_scales,
     spans_of_text,
     text,
     true_mask,
@@ -97,16 +98,13 @@ def _times(array: pa.Array, wanted: ValueType) -> Decoded:
 
 
 def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
-    """Decimals that each state their own scale."""
+    """Numbers that each state their own scale."""
     members = [array.type.get_field_index(name) for name in ("scale", "value")]
     if min(members) < 0 or not is_bytes(array.type.field(members[1]).type):
         return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
     scales, unscaled = (array.flatten()[at] for at in members)
-    whole, _ = cast_each(scales, pa.int64())
-    given = np.asarray(whole.is_valid())
-    data = pc.if_else(pa.array(given), unscaled.cast(pa.binary()), pa.scalar(None, pa.binary()))
-    values, bad = decimals_of_bytes(data, wanted.arrow, np.asarray(whole.fill_null(0)))
-    return values, bad | (np.asarray(array.is_valid()) & ~np.asarray(data.is_valid()))
+    values = of_own_scales(unscaled.cast(pa.binary()), cast_each(scales, pa.int64())[0], wanted)
+    return values, np.asarray(array.is_valid()) & ~np.asarray(values.is_valid())
 
 
 def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:

@@ -24,12 +24,12 @@ from nevermore.pipelines.decode.batches import (
     Reasons,
     Rejected,
     change_schema,
+    in_row_type,
     key_texts,
-    with_members,
 )
 from nevermore.pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from nevermore.pipelines.decode.events import TWICE, Declared, Events, changes_in_source, distinct, reject
-from nevermore.pipelines.decode.feed import ORDER, TableFeed
+from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.decode.image import Columns, Image, is_whole, typed
 from nevermore.pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
 from nevermore.pipelines.errors import ConfigError
@@ -375,8 +375,7 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
             conflicts.append(reject(raw, part.raw_rows, reason, feed.name))
     # with `identity: full` all columns are the key, also those that came or went in between
     key = tuple(dict.fromkeys(name for part in kept for name in part.key)) if feed.identity_full else kept[0].key
-    schema = change_schema(row_type, key, is_ordered=ORDER in kept[0].table.column_names)
-    table = pa.concat_tables([_conformed(part.table, schema) for part in kept]).combine_chunks()
+    table = pa.concat_tables([in_row_type(part.table, row_type, key) for part in kept]).combine_chunks()
     order = np.argsort(np.concatenate([part.places for part in kept]), kind="stable")
     sent = frozenset[str]().union(*(part.sent for part in kept))
     return ChangeBatch(table.take(pa.array(order)), row_type, key, sent), conflicts
@@ -392,10 +391,6 @@ def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_
             was = row_type.field(at).type
             return f"column {field.name} changes from {describe(was)} to {describe(field.type)}{NO_PROMOTION}"
     return None
-
-
-def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([with_members(table.column(f.name), f.type) for f in schema], schema=schema)
 
 
 CUT = "digits below a microsecond"

@@ -218,12 +218,13 @@ class Complete:
     Attributes:
         num_events: that number; the remaining events are the beginning of a group.
         of_transactions: a group is a transaction, which is applied as a whole but may be decoded in parts. Other groups
-            are
-            decoded together.
+            are decoded together.
+        may_end: whether the remaining events may be a whole group, so that they are applied at the end of the input.
     """
 
     num_events: int
-    of_transactions: bool
+    of_transactions: bool = False
+    may_end: bool = False
 
 
 CompleteEvents = Callable[[pa.BinaryArray | pa.Table], Complete | None]
@@ -397,16 +398,19 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
     else:
         is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
         nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
-        texts = (
-            pa.array([str(value) for value in values.to_pylist()], pa.string())
-            if nested
-            else cast_each(values, pa.string())[0]
-        )
+        texts = pa.array(map(_shown_nested, values), pa.string()) if nested else cast_each(values, pa.string())[0]
     texts = pc.fill_null(texts, "")
     cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
     ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")
     cut = pc.replace_substring_regex(pc.binary_join_element_wise(cut, ends, ""), r"\s", " ")
     return pc.binary_join_element_wise("'", cut, "'", remark, "") if is_text else cut
+
+
+def _shown_nested(value: pa.Scalar) -> str:
+    try:
+        return str(value)
+    except OverflowError:  # Python has no dates of other years
+        return "a date"
 
 
 def per_event(texts: pa.StringArray, bad: Mask) -> pa.StringArray:

@@ -69,8 +69,21 @@ def documents_of(rows: pa.Table) -> pa.BinaryArray:
     schema = rows.schema.remove_metadata()
     plain = all(field.type == pa.string() and not field.metadata for field in schema)
     mark = TEXT if plain else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    documents = [orjson.dumps({**_finite(row), SCHEMA: mark}, default=_plain) for row in rows.to_pylist()]
-    return pa.array(documents, pa.binary())
+    values = zip(*map(_values, rows.columns), strict=True)
+    named = (dict(zip(schema.names, row, strict=True)) for row in values)
+    return pa.array([orjson.dumps({**_finite(row), SCHEMA: mark}, default=_plain) for row in named], pa.binary())
+
+
+def _values(column: pa.ChunkedArray) -> Any:
+    """Values of Python; dates and times are the numbers that the column holds if one is outside of Python's years 1 to 9999."""
+    try:
+        return column.to_pylist()
+    except OverflowError:
+        return column.combine_chunks().view(_number_of(column.type)).to_pylist()
+
+
+def _number_of(kind: pa.DataType) -> pa.DataType:
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def schema_of(document: bytes | None) -> tuple[str, tuple[str, ...]] | None:
@@ -97,8 +110,12 @@ def rows_of(documents: Sequence[bytes], schema: tuple[str, tuple[str, ...]]) -> 
     for wanted in given:
         # Decimals of more than 38 digits fit no plain type; they were written as text.
         kind = pa.string() if pa.types.is_decimal256(wanted.type) else plain_type(wanted.type)
-        array, bad = decode(columns.column(wanted.name), from_arrow(kind))
+        column = columns.column(wanted.name)
+        array, bad = decode(column, from_arrow(kind))
         array, lost = (array, bad) if array.type == wanted.type else cast_each(array, wanted.type)
+        if pa.types.is_temporal(kind) and (far := column.of_kind(kernels.INT)).any():
+            numbers, _ = decode(column.without(~far), from_arrow(_number_of(wanted.type)))
+            array, bad, lost = pc.if_else(pa.array(far), numbers.cast(wanted.type), array), bad & ~far, lost & ~far
         if (bad | lost).any():
             raise ValueError(f"column {wanted.name} of a row in quarantine has a value that is not {wanted.type}")
         arrays.append(array)

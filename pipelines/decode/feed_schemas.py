@@ -66,8 +66,8 @@ _LOGICAL: Mapping[str, ValueType] = {
 
 MAX_DIGITS = 38
 """Most digits of an Iceberg decimal; also the largest scale."""
-DEFAULT_VARIABLE_SCALE = 10
-"""Scale of a column whose decimals each have their own: values beyond decimal(38, 10) are rejected, config widens."""
+OF_OWN_SCALES = ValueType(pa.string(), Encoding.SCALED)
+"""Decimals that each have their own scale, such as those of a numeric without precision: only text holds them all."""
 
 
 class RepeatedNameError(ValueError):
@@ -182,7 +182,7 @@ def logical_type(name: Any, parameters: Mapping[str, Any]) -> ValueType | None:
     if name == "org.apache.kafka.connect.data.Decimal":
         return _decimal(parameters)
     if name == "io.debezium.data.VariableScaleDecimal":
-        return ValueType(pa.decimal128(38, DEFAULT_VARIABLE_SCALE), Encoding.SCALED)
+        return OF_OWN_SCALES
     return _LOGICAL.get(name) if isinstance(name, str) else None
 
 

@@ -6,7 +6,7 @@ Arrow columns are converted in `arrow_columns.py`; the wanted type is chosen in 
 
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -284,10 +284,9 @@ def only(column: SpanColumn, mask: Mask) -> SpanColumn:
     return SpanColumn(column.data, column.start, column.end, np.where(mask, column.kind, np.int8(kernels.NULL)))
 
 
-Scales = NDArray[np.int64]
-
-_FEW_SCALES = 8
-"""Maximum of values in a batch that are each decoded individually."""
+_EXACT = Context(MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_MAX_DIGITS = 2**17
+"""Digits of a number on either side of its point, as many as PostgreSQL has, so that a scale alone makes no huge text."""
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
@@ -295,21 +294,22 @@ _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
 
 def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Exact decimals from numbers and numeric text, base64 of the unscaled value, or a struct of scale and value."""
-    if wanted.encoding is Encoding.SCALED or column.kinds[kernels.OBJECT]:
-        return _scaled_decimals(column, wanted)
+    if column.kinds[kernels.OBJECT]:
+        return scaled(column, wanted)
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     words, broken = text(column, usable)
     is_text = column.of_kind(*TEXT_KINDS)
     base64 = is_text if wanted.encoding is Encoding.BASE64 else np.zeros(len(column), np.bool_)
+    nothing = pa.scalar(None, pa.string())
     if wanted.encoding is Encoding.NATURAL and is_text.any():
         undecided = is_text & ~_can_only_be_number(words)
-        usable, words = usable & ~undecided, pc.if_else(pa.array(undecided), pa.scalar(None, pa.string()), words)
+        usable, words = usable & ~undecided, pc.if_else(pa.array(undecided), nothing, words)
     bad = (column.has_value & ~usable) | broken
     if not base64.any():
         values, wrong = cast_each(words, wanted.arrow)
         return values, bad | wrong
-    unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, pa.scalar(None, pa.string())), wanted)
-    plain, wrong_number = cast_each(pc.if_else(pa.array(base64), pa.scalar(None, pa.string()), words), wanted.arrow)
+    unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, nothing), wanted)
+    plain, wrong_number = cast_each(pc.if_else(pa.array(base64), nothing, words), wanted.arrow)
     return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
 
 
@@ -327,43 +327,39 @@ def _unscaled(words: pa.StringArray, wanted: ValueType) -> Decoded:
     return values, bad | wrong
 
 
-def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: "int | Scales | None" = None) -> Decoded:
+def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: int | None = None) -> Decoded:
     """Big-endian two's complement integers as decimals.
 
     Args:
         data: the unscaled values.
         arrow: the decimal type wanted.
-        scale: scale of all unscaled values or of each; None is that of the type. It may be any integer of 64 bits:
-            values that the type cannot hold are marked as wrong.
+        scale: scale of the unscaled values; None is that of the type. It may be any integer of 64 bits: values that the
+            type cannot hold are marked as wrong.
     """
     if len(data) == 0:
         return pa.array([], arrow), np.zeros(0, np.bool_)
-    if scale is None or (isinstance(scale, int) and scale == arrow.scale):
-        exact, bad = _integers_of_bytes(data, arrow.scale)
+    if scale is None or 0 <= scale <= MAX_DIGITS:
+        exact, bad = _integers_of_bytes(data, arrow.scale if scale is None else scale)
         fitting, too_large = cast_each(exact, arrow)
         return fitting, bad | too_large
-    scales = np.broadcast_to(np.asarray(scale, np.int64), len(data))
-    different = np.unique(scales)
-    if len(different) <= _FEW_SCALES and different[0] >= 0 and different[-1] <= MAX_DIGITS:
-        return _of_few_scales(data, arrow, scales, different.tolist())
     whole, bad = _integers_of_bytes(data, 0)
     # Text with an exponent keeps unbounded scales away from Arrow's arithmetic; it costs ten times as much.
-    scaled, wrong = cast_each(
-        pc.binary_join_element_wise(whole.cast(pa.string()), pa.array(-scales).cast(pa.string()), "E"), arrow
-    )
-    return scaled, bad | wrong
+    fitting, wrong = cast_each(pc.binary_join_element_wise(whole.cast(pa.string()), str(-scale), "E"), arrow)
+    return fitting, bad | wrong
 
 
-def _of_few_scales(data: pa.BinaryArray, arrow: pa.DataType, scales: Scales, different: list[int]) -> Decoded:
-    values, bad = pa.nulls(len(data), arrow), np.zeros(len(data), np.bool_)
-    for scale in different:
-        of_scale = scales == scale
-        rows = pa.array(np.flatnonzero(of_scale))
-        exact, none = _integers_of_bytes(data.take(rows), scale)
-        fitting, wrong = cast_each(exact, arrow)
-        values = pc.replace_with_mask(values, pa.array(of_scale), fitting)
-        bad[of_scale] = none | wrong
-    return values, bad
+def of_own_scales(data: pa.BinaryArray, scales: pa.Int64Array, wanted: ValueType) -> pa.Array:
+    """Big-endian two's complement integers, each with a scale of its own; NULL for those that `wanted` does not hold.
+
+    As text, they have all their digits and no exponent, as PostgreSQL writes them.
+    """
+    texts = [
+        None
+        if unscaled is None or scale is None or abs(scale) > _MAX_DIGITS or len(unscaled) > _MAX_DIGITS
+        else format(_EXACT.scaleb(Decimal(int.from_bytes(unscaled, signed=True)), -scale), "f")
+        for unscaled, scale in zip(data.to_pylist(), scales.to_pylist(), strict=True)
+    ]
+    return decode(spans_of_text(pa.array(texts, pa.string())), replace(wanted, encoding=Encoding.PLAIN))[0]
 
 
 def _integers_of_bytes(data: pa.BinaryArray, scale: int) -> Decoded:
@@ -384,21 +380,16 @@ def _integers_of_bytes(data: pa.BinaryArray, scale: int) -> Decoded:
     return exact, bad
 
 
-def _scaled_decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
+def scaled(column: SpanColumn, wanted: ValueType) -> Decoded:
+    """Numbers from structs of scale and value, or as the others are written."""
     objects = scan_objects(column.documents(kernels.OBJECT), ("scale", "value"), learn=False)
     scales, given, _ = whole_numbers(objects.column("scale"))
-    written = objects.column("value")
-    words, broken = text(written, given & written.of_kind(*TEXT_KINDS))
-    data, no_base64 = text_bytes(words)
-    values, wrong = decimals_of_bytes(data, wanted.arrow, np.where(given, scales, 0))
-    bad = column.has_value & ~(objects.is_object & given & np.asarray(words.is_valid()))
-    bad |= broken | no_base64 | wrong
-    plain = column.has_value & ~column.of_kind(kernels.OBJECT)
-    if plain.any():
-        encoding = Encoding.NATURAL if wanted.encoding is Encoding.SCALED else wanted.encoding
-        others, wrong = decimals(only(column, plain), replace(wanted, encoding=encoding))
-        values, bad = pc.coalesce(values, others), np.where(plain, wrong, bad)
-    return values, bad
+    words, _ = text(objects.column("value"), objects.column("value").of_kind(*TEXT_KINDS))
+    values = of_own_scales(text_bytes(words)[0], pa.array(scales, mask=~given), wanted)
+    encoding = Encoding.NATURAL if wanted.encoding is Encoding.SCALED else wanted.encoding
+    others, _ = decode(only(column, ~column.of_kind(kernels.OBJECT)), replace(wanted, encoding=encoding))
+    values = pc.coalesce(values, others)
+    return values, column.has_value & ~np.asarray(values.is_valid())
 
 
 def binaries(column: SpanColumn, wanted: ValueType) -> Decoded:
@@ -517,6 +508,8 @@ def decode(column: SpanColumn, wanted: ValueType) -> Decoded:
         return pa.nulls(len(column)), column.has_value.copy()
     if wanted.encoding is Encoding.TEXT:
         return json_text(column)
+    if wanted.encoding is Encoding.SCALED:
+        return scaled(column, wanted)
     for is_type, decoder in _DECODERS:
         if is_type(arrow):
             return decoder(column, wanted)

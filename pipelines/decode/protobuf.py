@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.feed_schemas import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
+from nevermore.pipelines.decode.feed_schemas import MAX_DIGITS, OF_OWN_SCALES
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import SourceError, WideBatchError
@@ -24,10 +24,12 @@ from nevermore.scan_core import Mask
 _MAX_POSITION_BYTES = 64
 """Longest position of a message type in its file: types nest far less deeply than this allows."""
 _MAX_DEPTH = 64
-_SECONDS_OF_YEAR_1, _SECONDS_OF_YEAR_10000 = -62_135_596_800, 253_402_300_800
 _NANOS = 1_000_000_000
 _MAX_SECONDS_IN_NANOS = 9_223_372_036
 """More seconds do not fit 64 bits as nanoseconds."""
+_FAR_SECONDS, _FAR_DAYS = 10**12, 10**7
+"""What is farther from 1970 is as infinite as this."""
+_DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 _DECIMAL = "confluent.type.Decimal"
 _WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
@@ -431,9 +433,11 @@ def _struct(known: Any, names: Sequence[str], columns: tuple[_Column, ...]) -> _
 
 
 def _decimal_type(known: Any) -> ValueType:
-    """Decimals that each have their own scale, in a column with the scale that the options of the field state."""
+    """Decimals that each have their own scale, in a column with the scale that the options of the field state, if they do."""
     parameters = _options_of_fields().FromString(known.GetOptions().SerializeToString()).meta.params
-    scale = min(max(int(parameters.get("scale", DEFAULT_VARIABLE_SCALE)), 0), MAX_DIGITS)
+    if "scale" not in parameters:
+        return OF_OWN_SCALES
+    scale = min(max(int(parameters["scale"]), 0), MAX_DIGITS)
     digits = min(max(int(parameters.get("precision", MAX_DIGITS)), scale, 1), MAX_DIGITS)
     return ValueType(pa.decimal128(digits, scale), Encoding.SCALED)
 
@@ -467,8 +471,8 @@ def _require_time(*, exists: bool) -> None:
 
 def _instant(message: Any) -> int:
     """Nanoseconds since 1970."""
-    _require_time(exists=_SECONDS_OF_YEAR_1 <= message.seconds < _SECONDS_OF_YEAR_10000 and 0 <= message.nanos < _NANOS)
-    return int(message.seconds * _NANOS + message.nanos)
+    _require_time(exists=0 <= message.nanos < _NANOS)
+    return int(min(max(message.seconds, -_FAR_SECONDS), _FAR_SECONDS) * _NANOS + message.nanos)
 
 
 def _duration(message: Any) -> int:
@@ -478,12 +482,14 @@ def _duration(message: Any) -> int:
     return int(seconds * _NANOS + nanos)
 
 
-def _date(message: Any) -> date:
-    """A whole date; one without a year, month or day is no date of a column."""
+def _date(message: Any) -> int:
+    """Days since 1970; a date without a month or day does not exist, and other years than 1 to 9999 are infinitely far."""
+    is_near = 0 < message.year < 10_000
     try:
-        return date(message.year, message.month, message.day)
-    except (ValueError, OverflowError) as error:
+        days = date(message.year if is_near else 2000, message.month, message.day).toordinal() - _DAYS_TO_1970
+    except ValueError as error:
         raise _NoTimeError from error
+    return days if is_near else _FAR_DAYS if message.year > 0 else -_FAR_DAYS
 
 
 def _time(message: Any) -> int:

@@ -123,12 +123,13 @@ def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
         return replace(wanted, members=members)
     if wanted.encoding is not Encoding.NATURAL or wanted.members or declared.members:
         return wanted
+    if declared.encoding is Encoding.SCALED:
+        return replace(wanted, encoding=Encoding.SCALED)
     if pa.types.is_decimal(wanted.arrow):
-        if not pa.types.is_decimal(declared.arrow) or declared.encoding not in {Encoding.BASE64, Encoding.SCALED}:
+        if not pa.types.is_decimal(declared.arrow) or declared.encoding is not Encoding.BASE64:
             return replace(wanted, encoding=Encoding.PLAIN)
         own = declared.arrow.scale if declared.scale is None else declared.scale
-        scale = own if declared.encoding is Encoding.BASE64 and own != wanted.arrow.scale else None
-        return replace(wanted, encoding=declared.encoding, scale=scale)
+        return replace(wanted, encoding=Encoding.BASE64, scale=None if own == wanted.arrow.scale else own)
     same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, is_bytes))
     return replace(wanted, encoding=declared.encoding) if same_kind else wanted
 
@@ -159,7 +160,7 @@ def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> Value
         return type_
     name, _, scale = known[path].partition(":")
     encoding = Encoding(name)
-    if pa.types.is_decimal(type_.arrow):
+    if pa.types.is_decimal(type_.arrow) or encoding is Encoding.SCALED:
         kept = ValueType(pa.decimal128(38, 0), encoding, scale=int(scale) if scale else None)
         return as_written(type_, kept if encoding is not Encoding.PLAIN else ValueType(pa.string()))
     meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else is_bytes(type_.arrow)
@@ -207,7 +208,7 @@ def _encodings_for(arrow: pa.DataType) -> frozenset[Encoding]:
     if pa.types.is_decimal(arrow):
         return _OF_DECIMALS
     if pa.types.is_string(arrow):
-        return frozenset({Encoding.TEXT})
+        return frozenset({Encoding.TEXT, Encoding.SCALED})
     return _OF_BYTES if is_bytes(arrow) else frozenset()
 
 

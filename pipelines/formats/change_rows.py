@@ -119,7 +119,7 @@ def complete_pairs(events: pa.BinaryArray | pa.Table, options: RowChangeOptions)
         waiting, is_sure = waiting_rows(op)
         if is_sure:
             break
-    return Complete(count - waiting, of_transactions=False)
+    return Complete(count - waiting)
 
 
 def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.assemble import EMPTY, MOVED, Assembled, Reading, assemble
+from nevermore.pipelines.decode.assemble import DELETE, EMPTY, MOVED, Assembled, Reading, assemble
 from nevermore.pipelines.decode.batches import (
     ChangeBatch,
     Complete,
     CompleteEvents,
     RawEvents,
     Rejected,
+    from_documents,
     lost_events,
 )
 from nevermore.pipelines.decode.casting import cast_each
@@ -57,6 +58,7 @@ from nevermore.pipelines.formats.options import (
     CanalOptions,
     DebeziumJsonOptions,
     DebeziumMessageOptions,
+    DebeziumOptions,
     DmsOptions,
     MaxwellOptions,
     MysqlRowsOptions,
@@ -455,10 +457,30 @@ def complete_events_of(name: str | None, options: Mapping[str, Any]) -> Complete
     if name is None:
         return None  # decoding refuses the events
     chosen = lookup(name)
+    if issubclass(chosen.options, DebeziumOptions):
+        return partial(_complete_moves, FeedConfig(format=name, options=options, tables=()))
     if chosen.complete is None:
         return None
     complete = partial(chosen.complete, options=parse_options(chosen.options, options))
     return lambda events: complete(events if isinstance(events, pa.Table) else with_plain_names(events))
+
+
+_LAST = 64
+"""Events at the end of a batch among which its last change is looked for; the others are marks and tombstones."""
+
+
+def _complete_moves(feed: FeedConfig, events: pa.BinaryArray | pa.Table) -> Complete:
+    """All events but a delete at the end: the insert behind it may be of the same change of a key, and lack its values."""
+    first = max(len(events) - _LAST, 0)
+    last = events.slice(first)
+    numbered = from_documents(pa.nulls(len(last), pa.binary()))
+    given = {"documents": None, "rows": last} if isinstance(last, pa.Table) else {"documents": last}
+    scanned = scan(replace(numbered, **given), feed)
+    changes = np.flatnonzero(scanned.events.op)
+    if not len(changes) or scanned.events.op[changes[-1]] != DELETE:
+        return Complete(len(events))
+    offset = scanned.raw.source_offset[int(scanned.events.raw[changes[-1]])].as_py()
+    return Complete(first + offset - 1, may_end=True)
 
 
 def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:

@@ -23,7 +23,7 @@ from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan.value_kernels import require
-from nevermore.pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of
+from nevermore.pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of, of_file
 from nevermore.pipelines.sources.file_options import FileOptions, Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
 from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
@@ -316,8 +316,6 @@ def _csv_piece(part: Records, before: ReadFile, after: ReadFile, applied: int) -
         keep = numbers > applied
         rows, numbers = rows.filter(pa.array(keep)), numbers[keep]
         rejected = rejected.filter(pc.greater(rejected.column("source_offset"), applied))
-    names = pa.array([after.name] * rejected.num_rows, pa.string())
-    rejected = rejected.set_column(0, rejected.schema.field(0), names)
     piece = Piece(pa.nulls(rows.num_rows, pa.binary()), None, numbers, after.read_bytes, after.lines)
     before, after = (replace(advanced_to(f, applied), layout="") if applied > f.lines else f for f in (before, after))
-    return FilePiece(piece, rows, before, after, Rejected(rejected))
+    return FilePiece(piece, rows, before, after, of_file(Rejected(rejected), after.name))

@@ -256,6 +256,12 @@ def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, re
     return Rejected(pa.table([nothing, pa.array(lines[mask]), reasons, raw, nothing], schema=REJECTED_SCHEMA))
 
 
+def of_file(rejected: Rejected, name: str) -> Rejected:
+    """The rejected lines with the name of their file."""
+    names = pa.array([name] * rejected.num_rows, pa.string())
+    return Rejected(rejected.table.set_column(0, rejected.table.schema.field(0), names))
+
+
 def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
     """Split lines of a key, a separator and a value; return (values, keys, mask of other lines).
 

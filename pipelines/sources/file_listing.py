@@ -259,13 +259,13 @@ def _plain(path: str, flags: int) -> int:
 def _is_skipped(name: str, pattern: str) -> bool:
     """Whether a wildcard skips this file; exact names and more specific wildcards match it."""
     base, asked = name.rpartition("/")[2], pattern.rpartition("/")[2]
-    if base == asked or asked[:1] in {".", "_"} or (base[:1] not in {".", "_"} and asked.endswith(f".{_ending(base)}")):
+    if (
+        base == asked
+        or asked[:1] in {".", "_"}
+        or (base[:1] not in {".", "_"} and asked.endswith(f".{base.rpartition('.')[2]}"))
+    ):
         return False
     return _UNFINISHED.fullmatch(base) is not None
-
-
-def _ending(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _local(path: str) -> str:

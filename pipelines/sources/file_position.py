@@ -89,10 +89,7 @@ class FilePosition:
 
     def knows(self, fingerprint: str) -> bool:
         """Whether the ledger contains a file with this fingerprint."""
-        return fingerprint in self._fingerprint_set()
-
-    def _fingerprint_set(self) -> frozenset[str]:
-        return frozenset(self.fingerprints) | {f.fingerprint for f in self.named}
+        return fingerprint in self.fingerprints or any(f.fingerprint == fingerprint for f in self.named)
 
     def with_files(self, files: Iterable[ReadFile]) -> "FilePosition":
         """The position after reading these files, in order, to the given extent."""

@@ -28,6 +28,7 @@ from nevermore.pipelines.sources.file_documents import (
     advanced_to,
     after_last_newline,
     end_of,
+    of_file,
     split_documents,
     split_frames,
     split_keys,
@@ -61,12 +62,13 @@ _DECODED_SHARE = 2
 """Maximum memory for the records of a block, in addition to its bytes: half of the memory limit."""
 
 
-def read_container(source: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    """Read an Avro file by blocks or parts of blocks; a block must not take more than `max_bytes`.
+def read_avro(source: Any, options: FileOptions) -> Iterator[pa.Table]:
+    """Read the rows of an Avro object container file, by blocks or parts of blocks.
 
     Raises:
         SourceError: the file is damaged, or its codec or schema is not supported.
     """
+    max_bytes = options.max_event_bytes
     try:
         size = source.size()
         header = read_file_header(source, size)
@@ -84,8 +86,8 @@ def read_container(source: Any, batch_rows: int, max_bytes: int) -> Iterator[pa.
             for table in tables:
                 num_read += table.num_rows
                 described = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
-                for first in range(0, table.num_rows, batch_rows):
-                    yield described.slice(first, batch_rows)
+                for first in range(0, table.num_rows, options.batch_rows):
+                    yield described.slice(first, options.batch_rows)
         _require_every_row(num_read, sum(claimed))
     except (ValueError, KeyError, IndexError, EOFError) as error:
         raise SourceError(f"unreadable Avro file: {error}") from error
@@ -231,11 +233,6 @@ def _check_names(fields: Iterable[pa.Field], inside: str) -> None:
         _check_names((kind.field(i) for i in range(kind.num_fields)), f"{inside}{field.name!r} with ")
 
 
-def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
-    """Read the rows of an Avro object container file."""
-    yield from read_container(stream, options.batch_rows, options.max_event_bytes)
-
-
 READERS: Mapping[str, Callable[[Any, FileOptions], Iterator[pa.Table]]] = {
     ".parquet": read_parquet,
     ".avro": read_avro,
@@ -254,7 +251,7 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
         yield from read_csv(chunks, head, known, options, suffix)
         return
     comment_bytes, comment_lines = comment_length(head)
-    text = _without_comments(head[comment_bytes:], options)
+    text = _blanked(head[comment_bytes:], options)
     layout = _layout(known, text, options)
     if isinstance(layout, Undecided):
         if layout is Undecided.NOTHING or not (options.report_incomplete or not chunks.seekable):
@@ -312,12 +309,7 @@ def _read_lines(
 
 
 def _lines_piece(piece: Piece, before: ReadFile, after: ReadFile) -> FilePiece:
-    return FilePiece(piece, None, before, after, _of_file(piece.rejected, after.name))
-
-
-def _of_file(rejected: Rejected, name: str) -> Rejected:
-    names = pa.array([name] * rejected.num_rows, pa.string())
-    return Rejected(rejected.table.set_column(0, rejected.table.schema.field(0), names))
+    return FilePiece(piece, None, before, after, of_file(piece.rejected, after.name))
 
 
 def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
@@ -356,7 +348,7 @@ def _read_documents(
 ) -> Iterator[FilePiece]:
     data = chunks.read_all(options.max_event_bytes).slice(skipped_bytes)
     if options.comments:
-        data = _blanked(data, options.comments)
+        data = pa.py_buffer(_blanked(data.to_pybytes(), options))
     piece = split_documents(data, layout, known.lines)
     pending, lines = chunks.seekable and piece.may_grow, piece.lines
     if layout is not Layout.KEYED_DOCUMENTS:
@@ -374,7 +366,7 @@ def _read_documents(
     waiting = pending and not options.report_incomplete
     read_bytes = known.size if lines else 0
     end = end_of(replace(known, lines=max(lines, known.lines), read_bytes=read_bytes, waiting=waiting))
-    yield replace(end, rejected=_of_file(piece.rejected, known.name))
+    yield replace(end, rejected=of_file(piece.rejected, known.name))
 
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
@@ -408,10 +400,10 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
 _SET_LAYOUT = "set it (options: {layout: ...}), such as documents, keyed-documents or lines"
 
 
-def _without_comments(head: bytes, options: FileOptions) -> bytes:
-    for prefix in options.comments:
-        head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
-    return head
+def _blanked(text: bytes, options: FileOptions) -> bytes:
+    """The text with blank lines in place of comments."""
+    wanted = tuple(prefix.encode() for prefix in options.comments)
+    return b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in text.split(b"\n"))
 
 
 def _layout(known: ReadFile, head: bytes, options: FileOptions) -> Layout | Undecided:
@@ -436,12 +428,6 @@ def _most_likely(found: Undecided) -> Layout:
     if found in {Undecided.DOCUMENT_OR_KEY, Undecided.LINE_OR_PART}:
         raise SourceError(f"its layout cannot be detected: {found.value}; {_SET_LAYOUT}")
     return Layout.LINES
-
-
-def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
-    wanted = tuple(prefix.encode() for prefix in prefixes)
-    lines = data.to_pybytes().split(b"\n")
-    return pa.py_buffer(b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in lines))
 
 
 def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
@@ -556,7 +542,7 @@ def line_layout(
     if _is_csv(head, known, options, suffix):
         return None
     begin, _ = comment_length(head)
-    layout = _layout(known, _without_comments(head[begin:], options), options)
+    layout = _layout(known, _blanked(head[begin:], options), options)
     return layout if isinstance(layout, Layout) and layout in _LINE_LAYOUTS else None
 
 

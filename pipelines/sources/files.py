@@ -161,7 +161,7 @@ def gather(
                 pending = _Pending()
         pending.add(piece)
     continues = cutting.is_within_transaction
-    done, left = cutting.cut(pending)
+    done, left = cutting.cut(pending, is_end=True)
     if done.pieces:
         yield account.close(_batch(done, cutting.end, continues=continues), left)
     if files := cutting.unfinished(left):
@@ -187,9 +187,9 @@ class _Cutting:
         """Where a batch ends after `cut`."""
         return BatchEnd.TRANSACTION if self.of_transactions else BatchEnd.ANYWHERE
 
-    def cut(self, pending: _Pending) -> tuple[_Pending, _Pending]:
-        """(events that may be applied, events that wait for the rest of their group)."""
-        usable = self._usable(pending)
+    def cut(self, pending: _Pending, *, is_end: bool = False) -> tuple[_Pending, _Pending]:
+        """(events that may be applied, events that wait for the rest of their group), possibly at the end of the input."""
+        usable = self._usable(pending, is_end=is_end)
         if usable:
             self._open, self._num_open = {}, 0
         if usable == pending.rows:
@@ -207,7 +207,7 @@ class _Cutting:
             usable = max(usable - count, 0)
         return done, left
 
-    def _usable(self, pending: _Pending) -> int:
+    def _usable(self, pending: _Pending, *, is_end: bool) -> int:
         if self._complete is None or not pending.rows:
             return pending.rows
         full = [p for p in pending.pieces if len(p.piece.offsets)]
@@ -219,6 +219,8 @@ class _Cutting:
             if complete is None:
                 return 0 if self._open else pending.rows
             self.of_transactions |= complete.of_transactions
+            if is_end and complete.may_end:
+                return pending.rows
             before -= sum(len(piece.piece.offsets) for piece in part)
             if complete.num_events:
                 return before + complete.num_events

@@ -314,7 +314,7 @@ class KafkaTopics:
                 if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
                     batch, pending = self._batch(pending, known, complete, is_text=is_text)
                     yield batch
-        batch, pending = self._batch(pending, known, complete, is_text=is_text)
+        batch, pending = self._batch(pending, known, complete, is_text=is_text, is_end=True)
         if pending.count and waiting is not None:
             waiting[OPEN_PAIR] = pending.count
         if batch.raw.num_events or batch.position_after.offsets != known.offsets:
@@ -379,7 +379,7 @@ class KafkaTopics:
             if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
                 batch, pending = self._batch(pending, known, complete, is_text=is_text)
                 yield batch.raw, batch.position_after.offsets[partition]
-        batch, pending = self._batch(pending, known, complete, is_text=is_text)
+        batch, pending = self._batch(pending, known, complete, is_text=is_text, is_end=True)
         if pending.count and waiting is not None:
             waiting[OPEN_PAIR] = pending.count
         yield batch.raw, batch.position_after.offsets[partition] if pending.count else given.stop
@@ -759,7 +759,13 @@ class KafkaTopics:
         )
 
     def _batch(
-        self, pending: _Pending, known: KafkaPosition, complete: CompleteEvents | None, *, is_text: bool | None
+        self,
+        pending: _Pending,
+        known: KafkaPosition,
+        complete: CompleteEvents | None,
+        *,
+        is_text: bool | None,
+        is_end: bool = False,
     ) -> tuple[KafkaBatch, _Pending]:
         """A batch of the messages whose group is complete, and the others."""
         parts: list[tuple[Partition, Unframed, Unframed, list[int]]] = []
@@ -767,7 +773,8 @@ class KafkaTopics:
         for partition, values in pending.values.items():
             documents = unframed(pa.array(values, pa.binary()), is_text=is_text)
             found = None if complete is None else complete(documents.values)
-            count = counts[partition] = len(values) if found is None else found.num_events
+            count = len(values) if found is None or (is_end and found.may_end) else found.num_events
+            counts[partition] = count
             keys = unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
             parts.append((partition, documents.first(count), keys, pending.places[partition][:count]))
         left = pending.without_first(counts)

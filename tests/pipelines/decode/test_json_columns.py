@@ -80,7 +80,7 @@ NAIVE = datetime.fromisoformat("2020-07-17T18:00:22.123456")
         (
             logical(DEBEZIUM + "data.VariableScaleDecimal", "struct"),
             {"scale": 2, "value": "EtaH"},
-            Decimal("12345.6700000000"),
+            "12345.67",
         ),
         (value_type({"type": "bytes"}), "EA==", b"\x10"),
         (value_type({"type": "array", "items": {"type": "int32"}}), [1, None], [1, None]),

@@ -38,7 +38,7 @@ DECODED = {
     "time": time(1, 0, 0, 1),
     "iso": date(2020, 2, 29),
     "uuid": bytes.fromhex("123e4567e89b12d3a456426614174000"),
-    "any_scale": Decimal("-1.2340000000"),
+    "any_scale": "-1.234",
     "tags": ["a", None],
     "hstore": [("k", "v"), ("n", None)],
     "blob": b"\xff\x00",

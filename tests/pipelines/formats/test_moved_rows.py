@@ -4,11 +4,45 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
+import yaml
 
+from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
 from tests.pipelines.ingest.test_new_column import Feed
 
 UNSENT = "__debezium_unavailable_value"
+_ROW = {
+    "type": "record",
+    "name": "Row",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "d", "type": ["null", "string"]},
+    ],
+}
+_SOURCE = [("db", "string"), ("table", "string"), ("txId", "long"), ("lsn", "long")]
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", _ROW]},
+        {"name": "after", "type": ["null", "Row"]},
+        {
+            "name": "source",
+            "type": {
+                "type": "record",
+                "name": "Source",
+                "fields": [{"name": n, "type": ["null", t], "default": None} for n, t in _SOURCE],
+            },
+        },
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": "long"},
+    ],
+}
 Event = dict[str, Any]
 
 
@@ -116,3 +150,48 @@ def test_delete_and_insert_in_files_that_are_read_together(tmp_path: Path) -> No
     feed.number = 15
     feed.land(insert)
     assert feed.rows() == expected(STEPS["one"])
+
+
+CUTS = {
+    **{f"{rows} per batch": {"batch_rows": rows} for rows in (1, 2, 3, 4)},
+    **{f"{rows} per batch, a file per event": {"batch_rows": rows, "per_file": 1} for rows in (1, 2, 3)},
+    "3 per batch, 2 per file": {"batch_rows": 3, "per_file": 2},
+}
+
+
+@pytest.mark.parametrize("tombstones", [True, False], ids=["with tombstones", "without"])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("kind", ["json", "avro"])
+@pytest.mark.parametrize("steps", STEPS)
+def test_no_batch_ends_between_the_delete_and_the_insert(
+    steps: str, kind: str, cut: str, tmp_path: Path, *, tombstones: bool
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    options = {"batch_rows": CUTS[cut]["batch_rows"]}
+    source = {"type": "files", "path": "landing/*", "format": f"debezium-{kind}", "options": options}
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(yaml.safe_dump({"tables": {"shop.t": {"source": source, "key": ["id"]}}}))
+    events = [*first_rows(), *moves(STEPS[steps])]
+    if tombstones and kind == "json":
+        events = [each for e in events for each in ([e, None] if e["op"] == "d" else [e])]
+    size = CUTS[cut].get("per_file", len(events))
+    for number, first in enumerate(range(0, len(events), size)):
+        some = events[first : first + size]
+        if kind == "avro":
+            with (landing / f"{number:04}.avro").open("wb") as file:
+                fastavro.writer(file, ENVELOPE, some)
+        else:
+            (landing / f"{number:04}.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in some))
+    (report,) = run_once(load(config)).tables
+    assert (report.error, report.rejected) == (None, 0)
+    table = find_table(open_catalog(load(config)), "shop.t")
+    assert table is not None
+    rows = live_rows(table.metadata_location.removeprefix("file://")).sort_by("id").to_pylist()
+    assert rows == expected(STEPS[steps])
+
+
+def test_a_delete_at_the_end_of_the_input_does_not_wait(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, "debezium-json")
+    feed.land(*first_rows(), event("d", {"id": 1, "n": None, "d": None}, None, txId=7, lsn=100))
+    assert [row["id"] for row in feed.rows()] == [2, 3]

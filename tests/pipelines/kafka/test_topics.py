@@ -17,6 +17,7 @@ from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.errors import CommitUnknownError, ConfigError, PipelineError, SourceError
+from nevermore.pipelines.formats.registry import complete_events_of
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
@@ -630,3 +631,24 @@ def test_a_column_of_the_message_with_the_name_of_another_is_refused(broker: Kaf
     (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
     with pytest.raises(ConfigError, match="identity: full makes every column a key"):
         load(tmp_path / "nevermore.yaml")
+
+
+def test_no_batch_ends_between_the_delete_and_the_insert_of_a_change_of_a_key(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("keys", 1)
+    place = {"db": "shop", "table": "products", "txId": 7, "lsn": 9}
+    deleted = {"op": "d", "before": {"id": 1, "name": None}, "after": None, "source": place, "ts_ms": 1}
+    inserted = deleted | {"op": "c", "before": None, "after": {"id": 2, "name": "__debezium_unavailable_value"}}
+    moved = [(b'{"id": 1}', json.dumps(deleted).encode()), tombstone(1), (b'{"id": 2}', json.dumps(inserted).encode())]
+    broker.produce("keys", [sent("c", 1), *moved, sent("d", 2)])
+    source = KafkaSource(type="kafka", brokers=broker.address, topics=("keys",), format="debezium-json")
+    complete = complete_events_of("debezium-json", {})
+    with closing(KafkaTopics(source)) as topics:
+        topics._polled = 1
+        batches = [batch.raw.source_offset.to_pylist() for batch in topics.batches(None, 1, complete)]
+    assert [offset for batch in batches for offset in batch] == [0, 1, 2, 3, 4]
+    assert all(batch[-1] not in {1, 2} for batch in batches if batch)
+    project = KafkaProject(tmp_path, broker, "keys")
+    project.run()
+    assert project.rows() == []

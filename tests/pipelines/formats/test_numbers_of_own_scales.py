@@ -1,0 +1,143 @@
+"""Debezium's VariableScaleDecimal, of a numeric without precision: exact text, or what `types` says."""
+
+import json
+from base64 import b64encode
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
+from nevermore.pipelines.formats.registry import DecodedFeed, decode
+from nevermore.pipelines.sources.files import discover
+from tests.pipelines.formats import avro_events, protobuf_events
+
+# Unscaled value, scale, and the text as PostgreSQL writes the number.
+NUMBERS = [
+    (150, 2, "1.50"),
+    (0, 3, "0.000"),
+    (-1, 5, "-0.00001"),
+    (7, 0, "7"),
+    (12, -3, "12000"),
+    (10**60 + 1, 20, f"{10**40}.{1:020}"),
+    (10**6_000 + 7, 1, f"1{'0' * 5_999}.7"),
+    (-(10**5_000), 0, f"-1{'0' * 5_000}"),
+]
+TOO_LARGE = [(1, 2**31 - 1), (1, -(2**31))]
+NAME = "io.debezium.data.VariableScaleDecimal"
+
+
+def as_bytes(number: int) -> bytes:
+    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+
+
+def json_events(numbers: list[tuple[int, int]], _folder: Path, *, enveloped: bool = True) -> RawEvents:
+    members = [{"field": "scale", "type": "int32"}, {"field": "value", "type": "bytes"}]
+    number = {"type": "struct", "name": NAME, "fields": members}
+    fields = [{"field": "id", "type": "int32"}, {**number, "field": "n"}]
+    fields += [{"field": "many", "type": "array", "items": number}]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    events = []
+    for place, (unscaled, scale) in enumerate(numbers):
+        value = {"scale": scale, "value": b64encode(as_bytes(unscaled)).decode()}
+        payload = {"before": None, "after": {"id": place, "n": value, "many": [value]}, "op": "c"}
+        events.append({"schema": schema, "payload": payload} if enveloped else payload)
+    return from_documents([json.dumps(event).encode() for event in events])
+
+
+def avro_file(numbers: list[tuple[int, int]], folder: Path) -> RawEvents:
+    again = {"type": "array", "items": "io.debezium.data.VariableScaleDecimal"}
+    schema = avro_events.envelope({"n": avro_events.VARIABLE_SCALE, "many": again})
+    values = [{"scale": scale, "value": as_bytes(unscaled)} for unscaled, scale in numbers]
+    events = [avro_events.event("c", {"id": n, "n": v, "many": [v]}) for n, v in enumerate(values)]
+    (folder / "1.avro").write_bytes(avro_events.container(schema, events))
+    (batch,) = discover([str(folder / "*.avro")])
+    return batch.raw
+
+
+def protobuf_messages(numbers: list[tuple[int, int]], folder: Path) -> RawEvents:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    kind, field = "confluent.type.Decimal", protobuf_events.field
+    row = protobuf_events.message(
+        "Row", field("id", 1, "int64"), field("n", 2, kind), field("many", 3, kind, "repeated")
+    )
+    made = protobuf_events.envelope(row)
+    (folder / "1.desc").write_bytes(FileDescriptorSet(file=[made]).SerializeToString())
+    documents = []
+    for place, (unscaled, scale) in enumerate(numbers):
+        event = protobuf_events.class_of(made, "Envelope")(op="c")
+        event.after.id = place
+        for value in (event.after.n, event.after.many.add()):
+            value.value, value.scale = as_bytes(unscaled), scale
+        documents.append(protobuf_events.framed(event.SerializeToString(), 1))
+    return from_documents(documents)
+
+
+FEEDS = {
+    "json": ("debezium-json", json_events),
+    "avro": ("debezium-avro", avro_file),
+    "protobuf": ("debezium-protobuf", protobuf_messages),
+}
+
+
+def read(kind: str, raw: RawEvents, folder: Path, decided: Decided | None = None, **table: Any) -> DecodedFeed:
+    options = {"schemas": str(folder)} if kind == "debezium-protobuf" else {}
+    tables = (TableFeed(name="t", key=("id",), **table),)
+    return decode(raw, FeedConfig(format=kind, options=options, tables=tables, decided=decided or Decided()))
+
+
+def rows_of(decoded: DecodedFeed) -> list[dict[str, Any]]:
+    return list(decoded.tables["t"].table.column("after").to_pylist())
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_numbers_of_own_scales_are_exact_text(feed: str, tmp_path: Path) -> None:
+    kind, make = FEEDS[feed]
+    decoded = read(kind, make([(unscaled, scale) for unscaled, scale, _ in NUMBERS], tmp_path), tmp_path)
+    assert decoded.rejected.num_rows == 0
+    assert [(row["n"], row["many"]) for row in rows_of(decoded)] == [(text, [text]) for *_, text in NUMBERS]
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(
+    ("wanted", "values"),
+    [
+        ("decimal(20, 4)", [Decimal("1.5000"), Decimal("12000.0000"), None]),
+        ("double", [1.5, 12000.0, 1e40]),
+        ("string", ["1.50", "12000", f"{10**40}.{1:020}"]),
+    ],
+    ids=["decimal", "double", "string"],
+)
+def test_types_of_the_config_decide(feed: str, wanted: str, values: list[Any], tmp_path: Path) -> None:
+    kind, make = FEEDS[feed]
+    given = [NUMBERS[0], NUMBERS[4], NUMBERS[5]]
+    raw = make([(unscaled, scale) for unscaled, scale, _ in given], tmp_path)
+    decoded = read(kind, raw, tmp_path, types={"n": wanted})
+    assert [row["n"] for row in rows_of(decoded)] == [value for value in values if value is not None]
+    assert decoded.rejected.num_rows == values.count(None)
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_a_scale_that_no_number_has_goes_to_quarantine(feed: str, tmp_path: Path) -> None:
+    kind, make = FEEDS[feed]
+    decoded = read(kind, make([*TOO_LARGE, (1, 1)], tmp_path), tmp_path)
+    assert [row["n"] for row in rows_of(decoded)] == ["0.1"]
+    assert decoded.rejected.num_rows == len(TOO_LARGE)
+
+
+def test_events_without_a_schema_are_read_as_those_with_one_before(tmp_path: Path) -> None:
+    first = read("debezium-json", json_events([(150, 2)], tmp_path), tmp_path)
+    known = {field.name: field.type for field in first.tables["t"].row_type}
+    raw = json_events([(2_500, 3)], tmp_path, enveloped=False)
+    later = read(
+        "debezium-json",
+        raw,
+        tmp_path,
+        known_types=known,
+        known_encodings=first.decided.encodings["t"],
+        known_key=("id",),
+    )
+    assert [(row["n"], row["many"]) for row in rows_of(later)] == [("2.500", ["2.500"])]
