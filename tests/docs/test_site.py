@@ -5,7 +5,10 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -79,3 +82,52 @@ def test_every_page_loads_in_a_browser_with_its_pictures(site: Path, width: int)
             wide = view.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert (broken, wide, failed) == ([], 0, []), page.name
         browser.close()
+
+
+QUESTIONS = {
+    "can it read my Flink table in S3 from pandas?": "faq.html#can-it-read-my-flink-table-in-s3-from-pandas",
+    "what happens to a column that is dropped?": "how-changes-are-applied.html#what-happens-to-a-column-that-is",
+    "what does exit code 3 mean?": "promises.html#exit-codes",
+    "how do I undo a wrong ingest?": "recover.html",
+    "why is my check red?": "checks.html#why-is-my-check-red",
+    "does it need Java?": "faq.html#does-it-need-java-spark-or-dagster",
+    "how do I mirror RDS PostgreSQL?": "postgresql.html#amazon-rds-and-aurora",
+    "how do I delete a person's data?": "erase.html",
+    "which engines can read my mirror?": "compatibility.html#who-can-read-my-mirror",
+    "how much memory does it need?": "scan-options.html#how-much-memory-does-a-scan-need",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_served", [False, True], ids=["as a file", "served"])
+def test_questions_are_answered_by_one_search(site: Path, *, is_served: bool) -> None:
+    from playwright.sync_api import sync_playwright
+
+    handler = partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as started:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/" if is_served else f"{site.as_uri()}/"
+        browser = started.chromium.launch(executable_path=chromium(), args=FLAGS)
+        view = browser.new_page(viewport={"width": 1400, "height": 900})
+        asked: list[str] = []
+        view.on("request", lambda request: asked.append(request.url))
+        view.goto(f"{address}tutorial.html", wait_until="load", timeout=120_000)
+        box = view.locator(".md-search__input")
+        box.click()
+        for question, answer in list(QUESTIONS.items())[:: 9 if is_served else 1]:
+            box.fill("")
+            view.keyboard.type(question)
+            found = "[...document.querySelectorAll('.md-search-result__item a')].slice(0, 20).map(a => a.href)"
+            wanted = f"{found}.some(address => address.replace(/[?][^#]*/, '').startsWith({address + answer!r}))"
+            view.wait_for_function(wanted, timeout=120_000)
+        assert [url for url in asked if not url.startswith((address, "blob:", "data:"))] == []
+        browser.close()
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
