@@ -367,8 +367,7 @@ def build_hashed(
     seed, built = _build_table(columns, seed, rotation, kernels)
     ranks = ranks[built.rows]
     summaries = tuple(
-        summarise([c], has_null=n, kind=kind, kernels=kernels)
-        for c, n, kind in zip(columns, has_null, key_types, strict=True)
+        summarise([c], has_null=n, kind=kind) for c, n, kind in zip(columns, has_null, key_types, strict=True)
     )
     found = None if is_bijective else _filter_of(columns, seed.first)
     columns, rows = ((), _NO_ROWS) if is_bijective else (columns, built.rows)

@@ -17,7 +17,6 @@ import pyarrow as pa
 from nevermore.scan_core.keys.columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
 from nevermore.scan_core.keys.hash import row_words
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.machine_code import Kernels
 
 Ranks = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 """1-based positions of sequence numbers among those of the group, ascending; 0 is no delete."""
@@ -120,11 +119,9 @@ class KeySummary:
         return bool((first >= behind).any())
 
 
-def summarise(
-    columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType, kernels: Kernels | None = None
-) -> KeySummary:
+def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
     """The summary of all values of the columns, which are parts of one key column of type `kind`."""
-    parts = [_prefixes(c, kind, kernels) for c in columns]
+    parts = [_prefixes(c, kind) for c in columns]
     known = [p for p in parts if p is not None]
     if len(known) < len(parts):
         return KeySummary(kind, has_null, 0, 0, None)
@@ -137,10 +134,7 @@ def summarise(
     shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
     occupied = np.zeros(((top - base) >> shift) + 1, np.bool_)
     for part in filled:
-        if kernels is not None:
-            kernels["occupy"](part, len(part), base, shift, occupied.view(np.uint8))
-        else:
-            occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
+        occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
     return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
 
 
@@ -193,15 +187,10 @@ def prefix_of(value: Any, kind: pa.DataType) -> int | None:
     return None
 
 
-def _prefixes(column: KeyColumn, kind: pa.DataType, kernels: Kernels | None) -> Words | None:
+def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
     if isinstance(column, DictionaryColumn):
-        return _prefixes(column.values, kind, kernels)
+        return _prefixes(column.values, kind)
     flags = null_flags(column)
-    if kernels is not None and isinstance(column, BytesColumn):
-        found = np.empty(column.num_rows, np.uint64)
-        name = "prefixes32" if column.offsets.itemsize == 4 else "prefixes64"
-        kernels[name](column.offsets, column.data, column.num_rows, len(column.data), found)
-        return found if flags is None else found[~flags]
     if isinstance(column, BytesColumn):
         column = column.with_slack()
         rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)

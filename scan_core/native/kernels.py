@@ -125,19 +125,6 @@ def finish(hashes: Any, rows: Any, first: Any) -> Any:
     return rows
 
 
-def prefixes(offsets: Any, data: Any, rows: Any, data_end: Any, out: Any) -> Any:
-    """The first eight bytes of each string as a number that keeps their order."""
-    for row in range(rows):
-        word, place = u(0), u(offsets[row])
-        end = min(u(offsets[row + u(1)]), place + u(8))
-        if end > place:
-            word = word_of(data, data_end, place, end)
-        word = ((word & u(0x00FF00FF00FF00FF)) << u(8)) | ((word >> u(8)) & u(0x00FF00FF00FF00FF))
-        word = ((word & u(0x0000FFFF0000FFFF)) << u(16)) | ((word >> u(16)) & u(0x0000FFFF0000FFFF))
-        out[row] = (word << u(32)) | (word >> u(32))
-    return rows
-
-
 def same_bytes(  # noqa: PLR0917  same
     offsets: Any,
     data: Any,
@@ -191,13 +178,6 @@ def may_match(  # noqa: PLR0917  same
     return count
 
 
-def occupy(prefixes: Any, rows: Any, base: Any, shift: Any, occupied: Any) -> Any:
-    """Flag the buckets that prefixes fall into (`keys.summary.summarise`)."""
-    for row in range(rows):
-        occupied[(prefixes[row] - base) >> shift] = 1
-    return rows
-
-
 _HASH_BYTES = "u8*[data_end] u64 u64 u64 u64*[24] u64*[3] u64*[rows]"
 _MAY_MATCH = "u8*[data_end] u64 u64 u64 u64 u64 u64*[1] u32*[rows+1]"
 _SAME_BYTES = "u8*[data_end] u64 i64*[pairs] i64*[1] u8*[other_end] u64 i64*[pairs] u64 u8*[pairs]"
@@ -207,11 +187,8 @@ HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "hash_bytes32": (hash_bytes, f"i32*[rows+1] {_HASH_BYTES}"),
     "hash_bytes64": (hash_bytes, f"i64*[rows+1] {_HASH_BYTES}"),
     "finish": (finish, "u64*[rows] u64 u64"),
-    "prefixes32": (prefixes, "i32*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
-    "prefixes64": (prefixes, "i64*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
     "may_match32": (may_match, f"i32*[rows+1] {_MAY_MATCH}"),
     "may_match64": (may_match, f"i64*[rows+1] {_MAY_MATCH}"),
-    "occupy": (occupy, "u64*[rows] u64 u64 u64 u8*[1]"),
     "same_bytes32": (same_bytes, f"i32*[1] {_SAME_BYTES}"),
     "same_bytes64": (same_bytes, f"i64*[1] {_SAME_BYTES}"),
 }
@@ -219,50 +196,8 @@ HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 
 In brackets is how many values an array has at least, in terms of numbers that are passed with it; calls are refused
 otherwise. What values point at, the caller proves: codes lie among the values that they stand for, offsets ascend up to
-the end of the data (Arrow's arrays), rows have an offset and one behind it, buckets were counted from the lowest prefix
-to the highest, a filter has 2**(64 - shift) bits.
+the end of the data (Arrow's arrays), rows have an offset and one behind it, a filter has 2**(64 - shift) bits.
 """
-
-
-_LANES = u(64)
-"""`aggregate.LANES`."""
-
-
-def sum_floats(values: Any, mask: Any, count: Any, lanes: Any) -> Any:
-    """Add the values under the mask to the lanes, value i to lane i % 64."""
-    whole = count - count % _LANES
-    begin = u(0)
-    while begin < whole:
-        for lane in range(_LANES):
-            value = values[begin + lane]
-            lanes[lane] += value if mask[begin + lane] else 0.0
-        begin += _LANES
-    for i in range(whole, count):
-        lanes[i - whole] += values[i] if mask[i] else 0.0
-    return count
-
-
-def sum_integers(values: Any, mask: Any, count: Any, parts: Any) -> Any:
-    """Add the values under the mask to two parts: upper halves, which are signed, and lower halves."""
-    high, low = parts[u(0)], parts[u(1)]
-    for i in range(count):
-        value = values[i]
-        value = value if mask[i] else 0
-        high += value >> 32
-        low += value & 0xFFFFFFFF
-    parts[u(0)], parts[u(1)] = high, low
-    return count
-
-
-def extremes(values: Any, mask: Any, count: Any, found: Any) -> Any:
-    """Lower and raise the two numbers found so far to those of the values under the mask."""
-    lowest, highest = found[u(0)], found[u(1)]
-    for i in range(count):
-        value = values[i]
-        lowest = min(lowest, value if mask[i] else lowest)
-        highest = max(highest, value if mask[i] else highest)
-    found[u(0)], found[u(1)] = lowest, highest
-    return count
 
 
 def mark_close(  # noqa: PLR0917  kernels take pointers and numbers, no objects
@@ -276,11 +211,6 @@ def mark_close(  # noqa: PLR0917  kernels take pointers and numbers, no objects
 
 
 NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "sum_f64": (sum_floats, "f64*[count] u8*[count] u64 f64*[64]"),
-    "sum_i64": (sum_integers, "i64*[count] u8*[count] u64 i64*[2]"),
-    "sum_i32": (sum_integers, "i32*[count] u8*[count] u64 i64*[2]"),
-    "extremes_i64": (extremes, "i64*[count] u8*[count] u64 i64*[2]"),
-    "extremes_i32": (extremes, "i32*[count] u8*[count] u64 i64*[2]"),
     "mark_close_i64": (mark_close, "i64*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
     "mark_close_i32": (mark_close, "i32*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
 }

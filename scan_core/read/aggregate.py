@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,8 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from nevermore.scan_core.native.compiled import stored_kernels
-from nevermore.scan_core.native.machine_code import Kernels
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.restriction import ValueSource, file_columns_of, values_of
 from nevermore.scan_core.rows.buffers import boolean_array, index_array, numbers, validity
@@ -30,8 +27,7 @@ Partial: TypeAlias = Number | pa.Scalar | None
 
 _BLOCK_ROWS = 32_768
 LANES = 64
-"""Partial sums of a float column: what compiled code can add at once, and NumPy in the same order."""
-_WORD_BITS = 64
+"""Partial sums of a float column."""
 _SAFE_ADDEND = 2**47
 """A block of such integers cannot overflow 64 bits."""
 _MASKED_SHARE = 0.25
@@ -71,13 +67,12 @@ def aggregate_group(
         mask, selection = to_mask(selection), All(columns.row_group.num_rows)
     columns.load(indices, selection)  # all at once: one call of the decoder
     results: list[Partial] = []
-    kernels = stored_kernels()
     for call in calls:
         if call.column is None:
             results.append(count)
             continue
         array = values_of(sources[call.column], columns, selection)
-        results.append(_one(call.function, array, mask, kernels))
+        results.append(_one(call.function, array, mask))
     return tuple(results)
 
 
@@ -101,7 +96,7 @@ def _key(scalar: Any) -> Any:
     return (math.isnan(value), value) if isinstance(value, float) else value
 
 
-def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> Partial:
+def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
     valid = validity(array)
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         valid = np.asarray(array.is_valid())
@@ -112,22 +107,17 @@ def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None
     if mask is not None and not mask.any():
         return None
     if isinstance(array, pa.DictionaryArray):
-        return _extreme(function, _used_values(array, mask), None, None)
-    reduce = _sum if function == "sum" else partial(_extreme, function)
-    return reduce(array, mask, kernels)
+        return _extreme(function, _used_values(array, mask))
+    return _sum(array, mask) if function == "sum" else _extreme(function, _chosen(array, mask))
 
 
-def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> Partial:
+def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
     if pt.is_decimal(array.type):
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
     values = numbers(array, _stored(array.type))
     if values.dtype.kind == "f":
-        return _sum_floats(values, mask, kernels)
-    if kernels is not None and mask is not None:
-        halves = np.zeros(2, np.int64)
-        kernels["sum_i64" if values.itemsize == 8 else "sum_i32"](values, mask.view(np.uint8), len(values), halves)
-        return (int(halves[0]) << 32) + int(halves[1])
+        return _sum_floats(values, mask)
     integer = 0
     for begin in range(0, len(values), _BLOCK_ROWS):
         block = values[begin : begin + _BLOCK_ROWS]
@@ -140,12 +130,9 @@ def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels |
     return integer
 
 
-def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> float:
+def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> float:
     """Add value i of a block to lane i % LANES, then sum the lanes."""
     lanes = np.zeros(LANES, np.float64)
-    if kernels is not None and mask is not None and values.dtype == np.float64:
-        kernels["sum_f64"](values, mask.view(np.uint8), len(values), lanes)
-        return float(lanes.sum())
     for begin in range(0, len(values), _BLOCK_ROWS):
         block = values[begin : begin + _BLOCK_ROWS]
         if mask is not None:
@@ -156,36 +143,16 @@ def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, ke
     return float(lanes.sum())
 
 
-def _extreme(
-    function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None
-) -> Partial:
-    if pt.is_floating(array.type):
-        return _extreme_float(function, numbers(_chosen(array, mask), _stored(array.type)), array.type)
-    if not (pt.is_integer(array.type) or (pt.is_temporal(array.type) and array.type.bit_width == _WORD_BITS)):
+def _extreme(function: Function, array: pa.Array) -> Partial:
+    if not pt.is_floating(array.type):
         import pyarrow.compute as pc
 
-        found: pa.Scalar = pc.min_max(_chosen(array, mask))[function]
+        found: pa.Scalar = pc.min_max(array)[function]
         return found
     values = numbers(array, _stored(array.type))
-    limits = np.iinfo(values.dtype)
-    reduce = np.min if function == "min" else np.max
-    if mask is not None and kernels is not None and values.itemsize >= 4:
-        found = np.array([limits.max, limits.min], np.int64)
-        name = "extremes_i64" if values.itemsize == 8 else "extremes_i32"
-        kernels[name](values, mask.view(np.uint8), len(values), found)
-        values = found[:1] if function == "min" else found[1:]
-    elif mask is not None:
-        filler = values.dtype.type(limits.max if function == "min" else limits.min)
-        size = _BLOCK_ROWS
-        blocks = range(0, len(values), size)
-        values = np.array([reduce(np.where(mask[b : b + size], values[b : b + size], filler)) for b in blocks])
-    return pa.scalar(int(reduce(values)), pa.from_numpy_dtype(limits.dtype)).cast(array.type)
-
-
-def _extreme_float(function: Function, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Scalar:
     if function == "max":
-        return pa.scalar(float(np.max(values)), kind)  # a NaN wins
-    return pa.scalar(float(np.fmin.reduce(values)), kind)  # NaN only if all are
+        return pa.scalar(float(np.max(values)), array.type)  # a NaN wins
+    return pa.scalar(float(np.fmin.reduce(values)), array.type)  # NaN only if all are
 
 
 def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:

@@ -57,18 +57,6 @@ def finish(random: Random) -> Arguments:
     return [words(random, count), count, number(random)]
 
 
-def prefixes(random: Random, dtype: type) -> Arguments:
-    count = min(size(random), 200)
-    offsets, data, end = strings(random, count, dtype)
-    return [offsets, data, count, end, words(random, count)]
-
-
-def occupy(random: Random) -> Arguments:
-    found = words(random, max(size(random), 1)) >> np.uint64(random.integers(0, 60))
-    base, shift = int(found.min()), int(random.integers(50, 60))
-    return [found, len(found), base, shift, np.zeros(((int(found.max()) - base) >> shift) + 1, np.uint8)]
-
-
 def same_bytes(random: Random, dtype: type) -> Arguments:
     offsets, data, end = strings(random, count := int(random.integers(1, 20)), dtype)
     others, other_data, other_end = offsets.astype(np.int64), data.copy(), end
@@ -158,12 +146,6 @@ def _hashed(found: U64, secret: int, first: int, multiplier: int) -> U64:
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(multiplier)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(first)
     return mixed ^ (mixed >> np.uint64(32))
-
-
-def masked(random: Random, dtype: type, results: Any) -> Arguments:
-    count = size(random)
-    found = random.integers(-(2**31), 2**31, count).astype(dtype)
-    return [found, random.integers(0, 2, count).astype(np.uint8), count, results]
 
 
 def mark_close(random: Random, dtype: type) -> Arguments:
@@ -305,9 +287,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "hash_bytes32": lambda random: hash_bytes(random, np.int32),
     "hash_bytes64": lambda random: hash_bytes(random, np.int64),
     "finish": finish,
-    "prefixes32": lambda random: prefixes(random, np.int32),
-    "prefixes64": lambda random: prefixes(random, np.int64),
-    "occupy": occupy,
     "may_match32": lambda random: may_match(random, np.int32),
     "may_match64": lambda random: may_match(random, np.int64),
     "same_bytes32": lambda random: same_bytes(random, np.int32),
@@ -318,11 +297,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "place": place,
     "find": find,
     "mark_words": mark_words,
-    "sum_f64": lambda random: masked(random, np.float64, np.zeros(64)),
-    "sum_i64": lambda random: masked(random, np.int64, np.zeros(2, np.int64)),
-    "sum_i32": lambda random: masked(random, np.int32, np.zeros(2, np.int64)),
-    "extremes_i64": lambda random: masked(random, np.int64, np.array([2**62, -(2**62)])),
-    "extremes_i32": lambda random: masked(random, np.int32, np.array([2**62, -(2**62)])),
     "mark_close_i64": lambda random: mark_close(random, np.int64),
     "mark_close_i32": lambda random: mark_close(random, np.int32),
     "walk_records": walk_records,
