@@ -313,10 +313,6 @@ class FileReader(Protocol):
         """
         return None
 
-    def fits(self, row_group: RowGroup, column_indices: Sequence[int], limits: DecodingLimits) -> bool:
-        """Whether all rows of these columns certainly fit when decoded, without a look at single values."""
-        return False
-
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether a range of rows of these columns costs about its share of the row group."""
         return False

@@ -74,15 +74,6 @@ class DeleteSet(Restriction):
         """The key columns."""
         return {source.index for source in self.sources if isinstance(source, FromFile)}
 
-    def columns_to_read(self, group: RowGroup) -> Collection[int]:
-        """The key columns whose values statistics do not prove."""
-        proven = self._proven(group)
-        return {
-            source.index
-            for place, source in enumerate(self.sources)
-            if place not in proven and isinstance(source, FromFile)
-        }
-
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """Decide by bounds and, if few keys lie within them, by looking up each key in Bloom filters."""
         if not self.options.switches.prune_deletes:
@@ -206,10 +197,6 @@ class _DeletesWithin(Restriction):
     def file_columns(self) -> Collection[int]:
         """The key columns."""
         return self.whole.file_columns
-
-    def columns_to_read(self, group: RowGroup) -> Collection[int]:
-        """Those of the delete set for all rows."""
-        return self.whole.columns_to_read(group)
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""

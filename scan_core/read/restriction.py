@@ -116,11 +116,6 @@ class Restriction:
         """Columns of the file that it reads regardless of the others, as far as these are known."""
         return ()
 
-    def columns_to_read(self, group: RowGroup) -> Collection[int]:
-        """Those that it needs to judge the rows of a row group."""
-        del group
-        return self.file_columns
-
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """The match of a whole row group at one level; called from the cheapest level on while the answer is MAYBE."""
         del group, level

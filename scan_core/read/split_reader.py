@@ -23,12 +23,11 @@ from nevermore.scan_core.read.output import OutputColumns
 from nevermore.scan_core.read.projection import DELETED, FromFile, keeps_dead_rows
 from nevermore.scan_core.read.read_ahead import FilesAhead
 from nevermore.scan_core.read.restriction import file_columns_of, values_of
-from nevermore.scan_core.read.task import AccessPlan, Select, TaskReader, open_task
+from nevermore.scan_core.read.task import AccessPlan, TaskReader, open_task
 from nevermore.scan_core.rows.buffers import Mask as Flags
 from nevermore.scan_core.rows.buffers import Rows
 from nevermore.scan_core.rows.selection import (
     RowSelection,
-    from_indices,
     selected_count,
     to_indices,
     to_mask,
@@ -37,8 +36,6 @@ from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_FEW_ROWS = 1_024
-"""So few rows of a row group are read by page after all of its pieces were filtered."""
 
 
 def column_batches(
@@ -226,51 +223,8 @@ def _of_row_group(  # noqa: PLR0917  all of them change from one row group to th
     make: Callable[[_Piece], Iterable[_T]],
 ) -> Iterator[_T]:
     with reader.counting(columns):
-        few: _FewRows | None = None
-        plan, pieces = reader.refine_first(columns, selected, budget), reader.pieces(columns, budget)
-        if plan is not selected and isinstance(plan, Select) and reader.may_read_late(columns.row_group):
-            few = _FewRows(columns)
-            if few.take(range(columns.row_group.num_rows), plan.selection):
-                pieces = iter(())
-        for piece, within in pieces:
-            selection = reader.refine(piece, plan, within)
-            if piece.window is not None and (few or reader.may_read_late(columns.row_group)):
-                few = few or _FewRows(columns)
-                if few.take(piece.window, selection):
-                    continue
-                for late in few.give_back():
-                    yield from make(_Piece(*late, output, budget))
-            yield from make(_Piece(piece, selection, output, budget))
-        for late in () if few is None else few.give_back():
-            yield from make(_Piece(*late, output, budget))
-
-
-class _FewRows:
-    """Pieces of a row group of which few rows are left: their pages are read at last, once for all of them."""
-
-    def __init__(self, columns: LazyColumns) -> None:
-        self._columns = columns
-        self._windows: list[range] = []
-        self._rows: list[Rows] = []
-        self._count = 0
-
-    def take(self, window: range, selection: RowSelection) -> bool:
-        """Whether the rows of a piece can wait; what was decoded of them is dropped."""
-        selected = selected_count(selection)
-        if self._count + selected > _FEW_ROWS:
-            return False
-        self._windows.append(window)
-        self._rows.append(to_indices(selection))
-        self._count += selected
-        return True
-
-    def give_back(self) -> Iterator[tuple[LazyColumns, RowSelection]]:
-        """One piece with all rows that wait, if there are pieces that do."""
-        if self._windows:
-            window = range(self._windows[0].start, self._windows[-1].stop)
-            rows = np.concatenate(self._rows)
-            self._windows, self._rows, self._count = [], [], 0
-            yield self._columns.undecoded(window), from_indices(rows, self._columns.row_group.num_rows)
+        for piece, within in reader.pieces(columns, budget):
+            yield from make(_Piece(piece, reader.refine(piece, selected, within), output, budget))
 
 
 def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:

@@ -283,31 +283,12 @@ class TaskReader:
             yield view, _within(window, group.num_rows)
             budget.record(stated * len(window) / group.num_rows, view.num_bytes)
 
-    def refine_first(self, columns: LazyColumns, plan: AccessPlan, budget: MemoryBudget) -> AccessPlan:
-        """The plan with no restriction left, if a row group must be cut, but not the columns of its restrictions.
-
-        They are decoded whole, which costs less than window by window, and mostly few rows are left.
-        """
-        group = columns.row_group
-        if isinstance(plan, Scan) or self._task.row_share != (0, 1) or not self._context.options.switches.lazy_columns:
-            return plan
-        needed = [restriction.columns_to_read(group) for restriction in plan.restrictions]
-        if not all(needed) or not needed or self._windows(group, budget) is None:
-            return plan
-        if not self._reader.fits(group, sorted({i for found in needed for i in found}), budget.limits):
-            return plan
-        return Select(self.refine(columns.undecoded(None), plan, _within(self._share(group), group.num_rows)), ())
-
     def _windows(self, group: RowGroup, budget: MemoryBudget) -> Sequence[range] | None:
         """See `FileReader.windows`; those of the last row group are remembered."""
         if self._cut is None or self._cut[0] != group.index:
             found = self._reader.windows(group, sorted(self._wanted), self._share(group), budget.limits)
             self._cut = group.index, found
         return self._cut[1]
-
-    def may_read_late(self, group: RowGroup) -> bool:
-        """Whether columns of the result can be read by page, after all pieces of the row group were filtered."""
-        return self._context.options.switches.lazy_columns and self._reader.reads_apart(group, sorted(self._payload))
 
     def select(self, columns: LazyColumns, plan: AccessPlan, within: RowSelection | None = None) -> AccessPlan:
         """The plan of a row group, narrowed by positions and pages.

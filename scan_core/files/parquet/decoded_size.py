@@ -146,11 +146,6 @@ class DecodedSizes:
             self._refuse(row_group, leaves, rows.start, int(per_row), limits)
         return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
 
-    def fits(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> bool:
-        """Whether the whole row group certainly fits."""
-        plain, repeated = self._bounds(row_group, leaves, limits)
-        return plain + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes
-
     def _bounds(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> tuple[int, dict[int, int]]:
         """Bounds of the decoded bytes of leaf columns: of all together, and of values of dictionaries that may be large."""
         plain = sum(self._plain_bytes(self._chunk(row_group, leaf), leaf) for leaf in leaves)

@@ -177,10 +177,6 @@ class ParquetFileReader:
             self._windows[row_group.index] = InWindows(num_rows, limits.is_tight)
         return found
 
-    def fits(self, row_group: RowGroup, column_indices: Sequence[int], limits: DecodingLimits) -> bool:
-        """Whether all rows of these columns certainly fit when decoded, by the footer and dictionaries."""
-        return self._sizes.fits(row_group, sorted({leaf for i in column_indices for leaf in self._leaves[i]}), limits)
-
     def member(self, way: tuple[int, ...]) -> int | None:
         """The number of a struct member as a column of its own."""
         return self._layout.columns.numbers.get(way)

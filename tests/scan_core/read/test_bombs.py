@@ -385,7 +385,7 @@ def write_column(file: Path, column: pa.Array, **options: Any) -> None:
     pq.write_table(pa.table({"v": column}), file, write_page_index=True, store_schema=False, **options)
 
 
-@pytest.mark.parametrize("way", ["whole", "window", "few rows", "few rows of a window", "as stored"])
+@pytest.mark.parametrize("way", ["whole", "window", "few rows", "few rows of a window"])
 @pytest.mark.parametrize("kind", ["long", "text"])
 @pytest.mark.parametrize("is_large", [True, False])
 def test_pages_are_compared_with_the_footer_before_they_are_decoded(
@@ -414,7 +414,6 @@ def test_pages_are_compared_with_the_footer_before_they_are_decoded(
             "window": lambda: reader.read(group, [0], from_ranges([(0, rows // 2)], rows), window),
             "few rows": lambda: reader.read(group, [0], few),
             "few rows of a window": lambda: reader.read(group, [0], few, window),
-            "as stored": lambda: reader.read_stored(group, [0]),
         }
         with pytest.raises(error, match=match):
             read[way]()
@@ -424,7 +423,7 @@ def _varint_of_four_bytes(number: int) -> bytes:
     return bytes([*((number >> shift) & 0x7F | 0x80 for shift in (0, 7, 14)), number >> 21])
 
 
-@pytest.mark.parametrize("way", ["whole", "window", "few rows", "as stored"])
+@pytest.mark.parametrize("way", ["whole", "window", "few rows"])
 def test_a_footer_that_omits_shared_prefixes_is_refused(tmp_path: Path, way: str) -> None:
     """Texts of 64 KiB that share all but their ends come out of a chunk that is hardly larger than one of them."""
     file, rows = tmp_path / "a.parquet", 2_000
@@ -441,7 +440,6 @@ def test_a_footer_that_omits_shared_prefixes_is_refused(tmp_path: Path, way: str
             "whole": lambda: reader.read(group, [0], All(rows)),
             "window": lambda: reader.read(group, [0], from_ranges([(0, 10)], rows), range(20)),
             "few rows": lambda: reader.read(group, [0], from_ranges([(10, 12)], rows)),
-            "as stored": lambda: reader.read_stored(group, [0]),
         }
         with pytest.raises(MalformedTableError, match="which the footer omits"):
             read[way]()
