@@ -163,7 +163,7 @@ def mirror_state(config: Config, name: str) -> dict[str, Any]:
     log = change_log_key(name)
     sources = {column: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{column}")] for column in opened.schema.names}
     lineage = {"dagster/column_lineage": dg.TableColumnLineage(sources)}
-    return _described_state(opened, config.table(name)) | _counts(opened) | lineage
+    return _state(opened, config.table(name).column_descriptions) | _counts(opened) | lineage
 
 
 def _counts(table: Table) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def published_columns(config: Config, name: str) -> dict[str, Any]:
     query = published_query(config, name)
     mirrors = {mirror: find_table(catalog, mirror) for mirror in query.tables}
     schemas = {mirror: open_table(found).schema for mirror, found in mirrors.items() if found is not None}
-    values = _described_state(opened, config.published[name])
+    values = _state(opened, config.published[name].column_descriptions)
     # a run reports the data files that it wrote under the name of the table's
     values |= {what: count for what, count in _counts(opened).items() if what not in OF_PARTITION}
     if len(schemas) == len(mirrors):
@@ -256,14 +256,6 @@ def _state(table: Table, descriptions: Mapping[str, str]) -> dict[str, Any]:
         "dagster/column_schema": dg.TableSchema(list(_columns(table.schema.fields, descriptions))),
         "dagster/uri": table.location,
     }
-
-
-def _described_state(table: Table, entry: AssetConfig) -> dict[str, Any]:
-    state = _state(table, entry.column_descriptions)
-    known = {column.name for column in state["dagster/column_schema"].columns}
-    if unknown := sorted(entry.column_descriptions.keys() - known):
-        dg.get_dagster_logger().warning(f"column_descriptions names columns that the table does not have: {unknown}")
-    return state
 
 
 def _columns(

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nevermore.pipelines.cli.arguments import (
-    TABLE_HELP,
     AsJson,
+    EntryNames,
     Master,
+    MirrorNames,
     OptionalConfig,
     ProjectConfig,
     Relocate,
     Remote,
     ScanSettings,
+    TableNames,
     catalog_state,
     log_progress,
     open_named_table,
     parse_scan_options,
+    table_argument,
 )
 from nevermore.pipelines.cli.terminal import byte_progress, describe_publication, print_json, progress
 from nevermore.pipelines.config import DEFAULT_CONFIG
@@ -31,18 +34,9 @@ if TYPE_CHECKING:
     from nevermore.checks.damage import Verification
     from nevermore.pipelines.config.project import AlertsConfig, Config
 
-MirrorsAndPublished = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TABLE]...",
-        help="Mirrors and published tables of the config; all of them by default.",
-        show_default=False,
-    ),
-]
-
 
 def check(
-    tables: MirrorsAndPublished = None,
+    tables: EntryNames = None,
     full: Annotated[
         bool, typer.Option("--full", help="Check all rows against all expectations, also those that met them before.")
     ] = False,
@@ -174,9 +168,9 @@ def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
 def publish(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Tables under `published` in the config; by default all except those in append mode with partitions.",
+        table_argument(
+            "[NAME]...",
+            "Tables under `published` in the config; by default all except those in append mode with partitions.",
         ),
     ] = None,
     partition: Annotated[
@@ -257,7 +251,7 @@ def publish(
 
 
 def report(
-    tables: MirrorsAndPublished = None,
+    tables: EntryNames = None,
     output: Annotated[Path, typer.Option("--output", "--html", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
@@ -290,7 +284,7 @@ def report(
 
 
 def docs(
-    tables: MirrorsAndPublished = None,
+    tables: EntryNames = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -341,7 +335,7 @@ def docs(
 
 
 def verify(
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help=TABLE_HELP, show_default=False)],
+    tables: TableNames,
     all_snapshots: Annotated[
         bool, typer.Option("--all-snapshots", help="Verify the files of all snapshots, not only of the current one.")
     ] = False,
@@ -403,10 +397,7 @@ def _print(name: str, found: "Verification") -> None:
 
 
 def trim_log(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
-    ] = None,
+    tables: MirrorNames = None,
     keep_log: Annotated[
         str | None,
         typer.Option(

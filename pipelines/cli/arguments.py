@@ -6,10 +6,11 @@ Importing this module is cheap: commands import what they need when they run.
 import csv
 import logging
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,11 +42,29 @@ class OutputFormat(StrEnum):
 
 
 TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help=TABLE_HELP, show_default=False)]
-MirrorName = Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)]
-MirrorNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """Mirrors and published tables of the config that begin so, for a shell that completes them."""
+    settings = None
+    with suppress(Exception):  # a shell has no place for messages
+        settings = known_config([CONFIG_VARIABLE], context.params.get("config"))
+    known = () if settings is None else (*settings.tables, *settings.published)
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def table_argument(metavar: str, text: str) -> Any:
+    """An argument for names of tables, which the shell can complete."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=_names)
+
+
+TableName = Annotated[str, table_argument("TABLE", TABLE_HELP)]
+TableNames = Annotated[list[str], table_argument("TABLE", TABLE_HELP)]
+MirrorName = Annotated[str, table_argument("TABLE", "A mirror of the config.")]
+MirrorNames = Annotated[list[str] | None, table_argument("[TABLE]...", "Mirrors of the config; default: all.")]
+EntryName = Annotated[str, table_argument("TABLE", "A mirror or published table of the config.")]
+EntryNames = Annotated[
+    list[str] | None, table_argument("[TABLE]...", "Mirrors and published tables of the config; default: all.")
 ]
 Relocate = Annotated[
     list[str] | None,

@@ -7,9 +7,14 @@ import typer
 
 from nevermore.pipelines.cli.arguments import (
     AsJson,
+    EntryName,
+    EntryNames,
+    MirrorName,
+    MirrorNames,
     OptionalConfig,
     ProjectConfig,
     TableName,
+    TableNames,
     known_config,
     open_for_change,
     split_names,
@@ -27,14 +32,7 @@ if TYPE_CHECKING:
 
 
 def compact(
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE",
-            help="Tables of the catalog: `catalog.namespace.table`, or `namespace.table` of the config.",
-            show_default=False,
-        ),
-    ],
+    tables: TableNames,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -155,10 +153,7 @@ def _size(text: str) -> int:
 
 
 def debt(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
-    ] = None,
+    tables: MirrorNames = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
@@ -208,14 +203,6 @@ def convert(
         upgrade_table(opened, 3)
     report = convert_deletes(opened)
     print_result(report, [f"{table}: {line}" for line in report.lines], as_json=as_json)
-
-
-EntryNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TABLE]...", help="Mirrors and published tables of the config; default: all.", show_default=False
-    ),
-]
 
 
 def expire(
@@ -295,9 +282,7 @@ def orphans(
 
 
 def erase(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="A mirror or published table of the config.", show_default=False)
-    ],
+    table: EntryName,
     where: Annotated[
         str, typer.Option("--where", metavar="SQL", help="A condition on columns of the table.", show_default=False)
     ],
@@ -346,7 +331,7 @@ def erase(
 
 
 def rollback(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    table: MirrorName,
     to: Annotated[
         int | None,
         typer.Option(

@@ -15,6 +15,7 @@ from nevermore.pipelines.cli.arguments import (
     configured_index,
     open_for_change,
     split_names,
+    table_argument,
 )
 from nevermore.pipelines.cli.terminal import print_json, print_result
 from nevermore.pipelines.config import DEFAULT_CONFIG
@@ -129,10 +130,7 @@ def _index_lines(report: "IndexReport") -> Iterator[str]:
 
 def quarantine(
     verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="Action.")] = "list",
-    table: Annotated[
-        str | None,
-        typer.Argument(metavar="[TABLE]", help="A mirror of the config; optional for `list`.", show_default=False),
-    ] = None,
+    table: Annotated[str | None, table_argument("[TABLE]", "A mirror of the config; optional for `list`.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of events to show.")] = 20,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
@@ -284,9 +282,7 @@ def replay(
 
 
 def resync(
-    tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Mirrors of the config.", show_default=False)
-    ] = None,
+    tables: Annotated[list[str] | None, table_argument("[TABLE]...", "Mirrors of the config.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rebuild all mirrors of the config.")] = False,
     snapshot_source: Annotated[
         list[str] | None,

@@ -11,6 +11,7 @@ import typer
 from nevermore.pipelines.cli.arguments import (
     AsJson,
     AsOf,
+    EntryNames,
     OptionalConfig,
     ProjectConfig,
     Ref,
@@ -382,10 +383,7 @@ def _note_more(number: int, noun: str) -> None:
 
 
 def status(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Tables of the config; default: all.", show_default=False),
-    ] = None,
+    tables: EntryNames = None,
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:

@@ -22,7 +22,6 @@ from nevermore.pipelines.config.values import (
     Day,
     Names,
     Section,
-    TableProperties,
     placed,
 )
 from nevermore.pipelines.errors import ConfigError
@@ -343,12 +342,12 @@ class PublishedConfig(AssetConfig):
     """A published table, built from mirrors and rebuilt partition by partition.
 
     Attributes:
-        description: what the table is, in Markdown.
+        description: what the table is, in Markdown; also the `comment` of the Iceberg table.
         owners: who is responsible: e-mail addresses, or teams as `team:data`.
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
-        column_descriptions: what columns are, by their names, in Markdown.
+        column_descriptions: what columns are, by their names, in Markdown; members of structs as `address.city`. Also the comments of the Iceberg columns.
         sql: a query over mirrors, by their names in this config.
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.
@@ -378,7 +377,6 @@ class PublishedConfig(AssetConfig):
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
     schedule: Cron | None = None
-    properties: TableProperties = Field(default_factory=dict)
     index: IndexConfig | None = None
     maintenance: RetentionConfig = RetentionConfig()
     checks: PublishedChecksConfig = PublishedChecksConfig()

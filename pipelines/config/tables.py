@@ -153,15 +153,16 @@ MIN_FRESHNESS_SECONDS = 60.0
 
 
 class AssetConfig(Section):
-    """What people see of a table in Dagster. None of it changes what the pipelines do.
+    """What people see of a table, in Dagster and as comments in other engines. None of it changes what the pipelines do.
 
     Attributes:
-        description: what the table is, in Markdown.
+        description: what the table is, in Markdown; also the `comment` of the Iceberg table.
         owners: who is responsible: e-mail addresses, or teams as `team:data`.
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
-        column_descriptions: what columns are, by their names, in Markdown.
+        column_descriptions: what columns are, by their names, in Markdown; members of structs as `address.city`. Also the comments of the Iceberg columns.
+        properties: Iceberg table properties.
     """
 
     description: str | None = None
@@ -170,6 +171,12 @@ class AssetConfig(Section):
     group: Group | None = None
     freshness: Annotated[Seconds, Field(ge=MIN_FRESHNESS_SECONDS)] | None = None
     column_descriptions: dict[str, str] = Field(default_factory=dict)
+    properties: TableProperties = Field(default_factory=dict)
+
+    @property
+    def table_properties(self) -> dict[str, str]:
+        """Properties of the table, with the description as the `comment` that other engines show."""
+        return ({} if self.description is None else {"comment": self.description}) | self.properties
 
 
 class IngestConfig(Section):
@@ -197,12 +204,12 @@ class TableConfig(AssetConfig):
     """One mirror: where its events come from and how they become rows.
 
     Attributes:
-        description: what the table is, in Markdown.
+        description: what the table is, in Markdown; also the `comment` of the Iceberg table.
         owners: who is responsible: e-mail addresses, or teams as `team:data`.
         tags: names with values, or a list of names, by which assets can be selected.
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
-        column_descriptions: what columns are, by their names, in Markdown.
+        column_descriptions: what columns are, by their names, in Markdown; members of structs as `address.city`. Also the comments of the Iceberg columns.
         source: where the events are.
         key: columns that identify a row; can be omitted if the feed states them, or with `identity: full`.
         source_table: name of the table in the feed, if it differs from the name here.
@@ -286,7 +293,6 @@ class TableConfig(AssetConfig):
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
-    properties: TableProperties = Field(default_factory=dict)
     checks: ChecksConfig = ChecksConfig()
 
     @model_validator(mode="after")

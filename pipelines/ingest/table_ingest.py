@@ -30,7 +30,7 @@ from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError
 from nevermore.pipelines.iceberg import storage
-from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.catalog import describe, find_table
 from nevermore.pipelines.iceberg.conversion import keep_converted
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema
@@ -481,6 +481,7 @@ class TableIngest:
         self.report.why_local = mirror.why_local or self.report.why_local
         if mirror.table is None:
             return
+        describe(mirror.table, self.config)
         self.report.snapshot_id = mirror.table.metadata.current_snapshot_id
         if self.report.mirror_commits > before and (update := keep_mirror_indexes(mirror.table, self.config)):
             self.report.add_indexes(update)

@@ -470,7 +470,7 @@ class Mirror:
             self.name,
             with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
             partition_by=[partition_field(text) for text in self.config.partition_by],
-            properties={**self.config.properties, **shape_properties(self.key, self.config)},
+            properties={**self.config.table_properties, **shape_properties(self.key, self.config)},
         )
 
     def _attempt(
@@ -502,8 +502,6 @@ class Mirror:
                 limit = self.config.max_quarantine_ratio
                 check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
                 reject(work.rejected)
-            if changed := dict(self.config.properties.items() - table.metadata.properties.items()):
-                delta.set_properties(changed)
             properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
             added, removed = content.of_base()
             committed = delta.commit(added, properties, remove=removed, after_rewrites=content.of_base)

@@ -20,7 +20,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
-from nevermore.pipelines.iceberg.catalog import expanded, find_table
+from nevermore.pipelines.iceberg.catalog import describe, expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
@@ -537,9 +537,11 @@ class _Run:
         return self._indexed(self._made(writer, work, shape, wanted, is_part=bool(keys)))
 
     def _indexed(self, report: PublishReport) -> PublishReport:
-        """Update the indexes of the published table, if the config asks for any."""
-        table = None if self.entry.index is None else find_table(self.catalog, self.query.name)
-        if self.entry.index is None or table is None:
+        """Describe the published table, and update its indexes, if the config asks for any."""
+        if (table := find_table(self.catalog, self.query.name)) is None:
+            return report
+        describe(table, self.entry)
+        if self.entry.index is None:
             return report
         return replace(report, indexes=keep_indexes(CatalogTarget(table), self.entry.index, self.config.scan_options))
 
@@ -618,7 +620,7 @@ class _Run:
         entry = self.entry
         key = entry.key if entry.mode == "upsert" else ()
         target = PublishedTarget(
-            self.catalog, self.query.name, shape.columns, entry.partitioning, entry.mode, key, entry.properties
+            self.catalog, self.query.name, shape.columns, entry.partitioning, entry.mode, key, entry.table_properties
         )
 
         def holds(table: "Table") -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 import sqlglot
@@ -370,6 +371,21 @@ def test_rows_pair_up_by_what_is_exact_and_then_by_what_is_close() -> None:
     assert counts == [2, 2]
     assert fewer.to_pylist() == [{"k": 1, "v": 2.1}, {"k": None, "v": 0.0}]
     assert more["k"].to_pylist() == [1, None]
+
+
+@pytest.mark.parametrize("close", [set(), {"v"}])
+@pytest.mark.parametrize("kind", ["double", "float", "struct", "list", "map"])
+def test_nan_is_one_value_whatever_its_sign(kind: str, close: set[str]) -> None:
+    def rows(sign: float) -> pa.Table:
+        plain = pa.array(np.copysign([np.nan, np.nan], sign)).cast(pa.float32() if kind == "float" else pa.float64())
+        nested = {
+            "struct": pa.StructArray.from_arrays([plain], ["x"]),
+            "list": pa.ListArray.from_arrays([0, 1, 2], plain),
+            "map": pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "k"]), plain),
+        }
+        return pa.table({"k": [1, 2], "v": nested.get(kind, plain)})
+
+    assert surplus(rows(1), rows(-1), close if kind in {"double", "float"} else set())[2:] == (0, 0)
 
 
 def test_means_of_decimals_may_differ_by_their_last_digit() -> None:
