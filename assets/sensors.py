@@ -18,9 +18,11 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from nevermore.assets.jobs import INGEST_JOB, TRIGGER, ingest_job
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
-from nevermore.assets.project import Project, change_log_key, mirror_key, table_pool
+from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
 from nevermore.checks.asset_checks import check_result
+from nevermore.checks.comparison import CheckResult
+from nevermore.checks.data_docs import newest_results
 from nevermore.checks.expectations import NAMES
 from nevermore.checks.mirror_checks import all_checks_of, kept_results_of, run_checks
 from nevermore.pipelines.config.project import AlertsConfig, Config, change_log_name
@@ -214,24 +216,40 @@ def _unseen(
                 yield _evaluation(
                     dg.AssetCheckResult(asset_key=made.asset_key, check_name=check, passed=True), made.partition
                 )
+        yield from map(_evaluation, _unseen_results(newest_results(config, name), published_key(name), instance))
         return
-    log, mirror = change_log_key(name), mirror_key(name)
-    for key, table, state in ((log, change_log_name(name), change_log_state), (mirror, name, mirror_state)):
+    mirror = mirror_key(name)
+    for key, table, state in (
+        (change_log_key(name), change_log_name(name), change_log_state),
+        (mirror, name, mirror_state),
+    ):
         if version := news_of(config, table, key, instance):
             metadata = state(config, name) | {"snapshot id": version.value}
             yield dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: version.value})
     kept = kept_results_of(config, name) or {}
-    found = [check_result(result, mirror) for result in kept.values()]
-    keys = [dg.AssetCheckKey(mirror, check) for check in kept]
-    known = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    told = [record.event.dagster_event.event_specific_data for record in known.values() if record.event]  # type: ignore[union-attr]
-    shown = {(e.check_name, e.passed, e.description) for e in told if isinstance(e, dg.AssetCheckEvaluation)}
-    if shown.issuperset((result.check_name, result.passed, result.description) for result in found):
-        return
-    # the health of a table is not kept, as it is that of the moment
-    health = [check for check in all_checks_of(config, name) if check not in {*kept, *NAMES.values()}]
-    found += [check_result(result, mirror) for result in run_checks(config, name, health)]
+    found = _unseen_results([*kept.values(), *newest_results(config, name)], mirror, instance)
+    if found and kept:  # the health of a table is not kept, as it is that of the moment
+        health = [check for check in all_checks_of(config, name) if check not in {*kept, *NAMES.values()}]
+        found += [check_result(result, mirror) for result in run_checks(config, name, health)]
     yield from map(_evaluation, found)
+
+
+def _unseen_results(
+    found: Sequence[CheckResult], key: dg.AssetKey, instance: dg.DagsterInstance
+) -> list[dg.AssetCheckResult]:
+    """The results that are not those that Dagster shows."""
+    results = [check_result(result, key) for result in found]
+    known = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        [dg.AssetCheckKey(key, result.name) for result in found]
+    )
+    told = (record.event.dagster_event.event_specific_data for record in known.values() if record.event)  # type: ignore[union-attr]
+    shown = [_outcome(e) for e in told if isinstance(e, dg.AssetCheckEvaluation)]
+    return [result for result in results if _outcome(result) not in shown]
+
+
+def _outcome(result: Any) -> tuple[Any, ...]:
+    # where new rows alone were compared, a step says so and what is kept does not
+    return result.check_name, result.passed, None if result.check_name in NAMES.values() else result.description
 
 
 def _evaluation(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import kept_expectations
+from nevermore.checks.expectations import NAMES
 from nevermore.checks.kept_results import KeptResults
 from nevermore.checks.mirror_checks import mirror_subject
 from nevermore.pipelines.config.project import Config
@@ -100,6 +102,12 @@ def build_docs(config: Config, names: Sequence[str], folder: Path) -> list[Docum
         found.append(Documented(name, page_of(name), document["success"], len(results), kept.snapshot_id))
     _write(folder / INDEX, _index(found))
     return found
+
+
+def newest_results(config: Config, name: str) -> list[CheckResult]:
+    """The newest kept results of the expectations of a mirror or published table."""
+    kept = _kept(config, name)
+    return [] if kept is None else [result for check, result in kept.results.items() if check in NAMES.values()]
 
 
 def _kept(config: Config, name: str) -> KeptResults | None:

@@ -11,6 +11,7 @@ import pytest
 from nevermore.assets import sensors
 from nevermore.assets.jobs import INGEST_JOB
 from nevermore.assets.project import change_log_key, mirror_key, table_pool
+from nevermore.checks.expectations import MUST
 from nevermore.checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
 from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.shop_project import ShopProject, event, order
@@ -106,6 +107,26 @@ def test_a_check_that_failed_outside_fails_in_dagster(project: ShopProject, watc
     told = {e.check_name: e for e in watcher.tick() if isinstance(e, dg.AssetCheckEvaluation)}
     assert {name for name, evaluation in told.items() if not evaluation.passed} == {r.name for r in found if r.blocks}
     assert told["no_deleted_row_reappears"].metadata["offending keys"].value == [{"id": 1}]
+    assert watcher.tick() == []
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+def test_expectations_that_a_command_compared_are_shown_once(
+    project: ShopProject,
+    watcher: Watcher,
+    is_met: bool,  # noqa: FBT001
+) -> None:
+    column = "id" if is_met else "name"
+    text = project.path.read_text()
+    checks = f"    checks: {{expectations: [{{expect_column_values_to_not_be_null: {{column: {column}}}}}]}}\n"
+    project.path.write_text(text.replace("  shop.customers:\n", f"  shop.customers:\n{checks}", 1))
+    watcher = Watcher(project, watcher._instance)
+    run_once(project.config)
+    watcher.tick()
+    names = all_checks_of(project.config, "shop.customers")
+    list(run_checks(project.config, "shop.customers", names))
+    told = {e.check_name: e.passed for e in watcher.tick() if isinstance(e, dg.AssetCheckEvaluation)}
+    assert told == dict.fromkeys(names, True) | {MUST: is_met}
     assert watcher.tick() == []
 
 
