@@ -37,7 +37,6 @@ SINGLE_IMPORTERS = {
     "nevermore.checks.report": _LAZY,
     "nevermore.pipelines.cli.row_output": _LAZY,
     "nevermore.pipelines.cli.watch": _LAZY,
-    "nevermore.pipelines.decode.avro_kernels": _COMPILED,
     "nevermore.pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "nevermore.pipelines.formats.debezium_json": "a feed; the registry imports every feed",
     "nevermore.pipelines.formats.mysql_json_kernels": _COMPILED,

@@ -12,6 +12,8 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+
 from nevermore.checks.manifest_facts import FileFacts, read_manifests, summary_faults
 from nevermore.pipelines.iceberg.conversion import lost_keys
 from nevermore.pipelines.wording import counted
@@ -39,22 +41,19 @@ from nevermore.scan_core.metadata import (
     DAMAGE,
     ManifestFile,
     Wanted,
-    compile_record,
-    decode_records,
     decompress_document,
     load_document,
-    parse_avro_schema,
-    read_blocks,
     read_document,
     read_header,
+    read_metadata_rows,
     snapshot_manifests,
 )
 
 _CLOCK_SKEW_MS = 60_000
 """Difference between the clocks of two writers that Iceberg tolerates."""
 _LENGTHS = (
-    Wanted(500, ("manifest_path",), "text", 0, required=True),
-    Wanted(501, ("manifest_length",), "integer", 1),
+    Wanted(500, ("manifest_path",), pa.string(), required=True),
+    Wanted(501, ("manifest_length",), pa.int64()),
 )
 _FORMATS = {b"PAR1": FileFormat.PARQUET, b"Obj\x01": FileFormat.AVRO, b"PFA1": FileFormat.PUFFIN}
 
@@ -248,8 +247,9 @@ class _Verifier:
         data = read_bytes(path, self._table.io)
         try:
             header = read_header(data)
-            decode = compile_record(parse_avro_schema(header.schema), _LENGTHS, len(_LENGTHS))
-            lengths: dict[str, int | None] = dict(decode_records(read_blocks(data, header), decode))
+            fields, rows = read_metadata_rows(data)
+            paths, sizes = (wanted.of(fields, rows.columns, len(rows)).to_pylist() for wanted in _LENGTHS)
+            lengths: dict[str, int | None] = dict(zip(paths, sizes, strict=True))
         except DAMAGE as error:
             self._damaged(path, "", str(error))
             return {}

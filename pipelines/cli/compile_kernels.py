@@ -13,7 +13,6 @@ MODULES = (
     "nevermore.pipelines.jsonscan.object_kernels",
     "nevermore.pipelines.jsonscan.row_kernels",
     "nevermore.pipelines.jsonscan.text_kernels",
-    "nevermore.pipelines.decode.avro_kernels",
     "nevermore.pipelines.formats.mysql_json_kernels",
     "nevermore.pipelines.formats.mysql_kernels",
     "nevermore.pipelines.formats.pgoutput_kernels",

@@ -31,7 +31,7 @@ from nevermore.scan_core import (
     decode_bound,
     require_package,
 )
-from nevermore.scan_core.metadata import malformed_avro, read_blocks, read_header
+from nevermore.scan_core.metadata import DAMAGE, AvroReader, malformed_avro, parse_record, read_blocks, read_header
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -398,48 +398,35 @@ class AvroFile:
 def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
     """Encode an Avro file in the codec that every engine reads."""
     sink = io.BytesIO()
-    parsed = _parse_schema(orjson.dumps(schema))[1]
-    _fastavro().writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata))
+    fastavro = require_package("fastavro", "writing manifests", "nevermore-iceberg[avro]")
+    fastavro.writer(sink, schema, rows, codec="deflate", metadata=dict(metadata))
     return sink.getvalue()
 
 
 def read_avro(data: bytes, path: str) -> AvroFile:
-    """Decode a manifest or manifest list by fastavro after verifying its container.
+    """Decode a manifest or manifest list.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any file of table metadata.
     """
-    fastavro = _fastavro()
     try:
         header = read_header(data)
-        schema, parsed = _parse_schema(header.schema)
-        rows: list[Any] = []
-        for count, block in read_blocks(data, header):
-            stream = io.BytesIO(block)
-            rows += [fastavro.schemaless_reader(stream, parsed, None) for _ in range(count)]
-    except (
-        ValueError,
-        EOFError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-        fastavro.schema.SchemaParseException,
-    ) as error:
+        rows = _reader(header.schema).rows(list(read_blocks(data, header))).to_pylist()
+        own = {name: value.decode() for name, value in header.metadata.items() if not name.startswith("avro.")}
+    except (*DAMAGE, OverflowError) as error:
         raise malformed_avro(path, error) from error
-    own = {name: value.decode() for name, value in header.metadata.items() if not name.startswith("avro.")}
-    return AvroFile(schema, own, rows)
+    return AvroFile(orjson.loads(header.schema), own, rows)
 
 
 @lru_cache(maxsize=64)
-def _parse_schema(schema: bytes) -> tuple[Any, Any]:
-    """A schema as JSON and in fastavro's form, which lacks the field ids of lists."""
-    document = orjson.loads(schema)
-    return document, _fastavro().parse_schema(document)
+def _reader(schema: bytes) -> AvroReader:
+    """Reads rows with values of logical types as fastavro writes them: maps as pairs, nanoseconds as numbers."""
 
+    def plain(part: Record) -> Record:
+        logical = str(part.get("logicalType"))
+        return part | {"logicalType": None} if logical == "map" or logical.endswith("-nanos") else part
 
-def _fastavro() -> Any:
-    """What writes manifests; commands that only read tables do without it."""
-    return require_package("fastavro", "writing manifests", "nevermore-iceberg[avro]")
+    return AvroReader.of(parse_record(json.loads(schema, object_hook=plain)))
 
 
 def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:

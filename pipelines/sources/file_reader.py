@@ -158,13 +158,13 @@ def _rows(source: Any, blocks: Sequence[Block], codec: str, reader: AvroReader, 
     """The rows of blocks; where they cannot be read, the first block is named: errors are those of single ones."""
     first = blocks[0]
     num_rows, num_bytes = sum(b.num_rows for b in blocks), sum(b.num_bytes for b in blocks)
-    taken = max(record_bytes(num_rows, len(reader.fields)), num_bytes)
+    taken = max(record_bytes(num_rows, len(reader.types)), num_bytes)
     if taken > _DECODED_SHARE * max_bytes or num_bytes > max_bytes:
         raise SourceError(
             f"the block at {first.offset} claims {num_rows} records in {num_bytes} bytes, which take about "
             f"{taken} bytes to decode; {otherwise(max_bytes, 'write smaller blocks')}"
         )
-    contents: list[tuple[bytes, int]] = []
+    contents: list[tuple[int, bytes]] = []
     left = max_bytes
     for block in blocks:
         try:
@@ -174,7 +174,7 @@ def _rows(source: Any, blocks: Sequence[Block], codec: str, reader: AvroReader, 
                 f"the block at {block.offset} becomes more than {max_bytes} bytes; "
                 f"{otherwise(max_bytes, 'write smaller blocks')}"
             ) from error
-        contents.append((data, block.num_rows))
+        contents.append((block.num_rows, data))
         left -= len(data)
     table = reader.read_blocks(contents)
     if table is None:

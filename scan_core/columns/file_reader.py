@@ -18,13 +18,9 @@ import pyarrow.types as pt
 from nevermore.scan_core.model.errors import MalformedTableError, ScanError, UnsupportedError
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import sharing
-from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
+from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.rows.selection import RowSelection, from_ranges, intersect, row_count, to_indices
-
-FIELD_ID_KEY = b"PARQUET:field_id"
-"""Field metadata key for field ids, used by every FileReader for any format."""
-
 
 StatisticsOf = Callable[[int], ColumnStatistics | None]
 """Field id -> statistics of the column in the requested rows."""

@@ -8,10 +8,7 @@ if TYPE_CHECKING:
     from nevermore.scan_core.columns.file_reader import DecodingLimits as DecodingLimits
     from nevermore.scan_core.columns.file_reader import FileReader as FileReader
     from nevermore.scan_core.columns.file_reader import field_id_of as field_id_of
-    from nevermore.scan_core.files.avro import AvroField as AvroField
-    from nevermore.scan_core.files.avro import parse_record as parse_record
     from nevermore.scan_core.files.avro import record_bytes as record_bytes
-    from nevermore.scan_core.files.avro import union_members as union_members
     from nevermore.scan_core.files.formats import decode_column as decode_column
     from nevermore.scan_core.files.formats import open_file as open_file
     from nevermore.scan_core.files.parquet.decoded_size import DecodedSizes as DecodedSizes
@@ -23,7 +20,7 @@ else:
         __name__,
         {
             "nevermore.scan_core.columns.file_reader": "DecodingLimits FileReader field_id_of",
-            "nevermore.scan_core.files.avro": "AvroField parse_record record_bytes union_members",
+            "nevermore.scan_core.files.avro": "record_bytes",
             "nevermore.scan_core.files.formats": "decode_column open_file",
             "nevermore.scan_core.files.parquet.decoded_size": "DecodedSizes",
             "nevermore.scan_core.files.parquet.file_layout": "has_wide_differences read_layout read_wide_differences",

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.orc as po
 
 from nevermore.scan_core.columns.file_reader import (
-    FIELD_ID_KEY,
     DecodingLimits,
     FileReader,
     ReadCounts,
@@ -53,7 +52,7 @@ from nevermore.scan_core.io.remote import ByteSource, RemoteFile
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import MemoryLimitError
 from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
-from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
+from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count
 

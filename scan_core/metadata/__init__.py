@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from nevermore.scan_core.metadata.avro_container import DAMAGE as DAMAGE
     from nevermore.scan_core.metadata.avro_container import MAX_EXPANSION as MAX_EXPANSION
+    from nevermore.scan_core.metadata.avro_container import AvroError as AvroError
     from nevermore.scan_core.metadata.avro_container import Block as Block
     from nevermore.scan_core.metadata.avro_container import BlockTooLargeError as BlockTooLargeError
     from nevermore.scan_core.metadata.avro_container import decompress as decompress
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
     from nevermore.scan_core.metadata.avro_container import read_blocks as read_blocks
     from nevermore.scan_core.metadata.avro_container import read_file_header as read_file_header
     from nevermore.scan_core.metadata.avro_container import read_header as read_header
-    from nevermore.scan_core.metadata.avro_decoders import DAMAGE as DAMAGE
-    from nevermore.scan_core.metadata.avro_decoders import Wanted as Wanted
-    from nevermore.scan_core.metadata.avro_decoders import compile_record as compile_record
-    from nevermore.scan_core.metadata.avro_decoders import decode_records as decode_records
+    from nevermore.scan_core.metadata.avro_values import AvroReader as AvroReader
+    from nevermore.scan_core.metadata.avro_values import Wanted as Wanted
+    from nevermore.scan_core.metadata.avro_values import WideValuesError as WideValuesError
+    from nevermore.scan_core.metadata.avro_values import parse_record as parse_record
+    from nevermore.scan_core.metadata.avro_values import read_metadata_rows as read_metadata_rows
+    from nevermore.scan_core.metadata.avro_values import union_members as union_members
     from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST as DATA_MANIFEST
     from nevermore.scan_core.metadata.manifest_list import ManifestFile as ManifestFile
     from nevermore.scan_core.metadata.manifest_list import snapshot_manifests as snapshot_manifests
@@ -33,10 +37,12 @@ else:
         __name__,
         {
             "nevermore.scan_core.metadata.avro_container": (
-                "Block BlockTooLargeError MAX_EXPANSION decompress find_blocks malformed_avro "
+                "AvroError Block BlockTooLargeError DAMAGE MAX_EXPANSION decompress find_blocks malformed_avro "
                 "parse_avro_schema read_blocks read_file_header read_header"
             ),
-            "nevermore.scan_core.metadata.avro_decoders": "DAMAGE Wanted compile_record decode_records",
+            "nevermore.scan_core.metadata.avro_values": (
+                "AvroReader Wanted WideValuesError parse_record read_metadata_rows union_members"
+            ),
             "nevermore.scan_core.metadata.manifest_list": "DATA_MANIFEST ManifestFile snapshot_manifests",
             "nevermore.scan_core.metadata.manifests": "read_data_manifests read_delete_manifests",
             "nevermore.scan_core.metadata.table_json": "decompress_document load_document parse_metadata read_document",

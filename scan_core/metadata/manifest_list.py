@@ -1,26 +1,20 @@
 """Manifest lists -> the manifests of a snapshot, with the facts that are known before they are opened."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from nevermore.scan_core.io.cache import cached
 from nevermore.scan_core.io.files import fingerprint, read_bytes, read_twice
 from nevermore.scan_core.io.location import FileIOConfig
-from nevermore.scan_core.metadata.avro_container import (
-    AvroError,
-    malformed_avro,
-    parse_avro_schema,
-    read_blocks,
-    read_header,
-)
-from nevermore.scan_core.metadata.avro_decoders import DAMAGE, Decoder, Wanted, compile_record, decode_records
+from nevermore.scan_core.metadata.avro_container import DAMAGE, AvroError, malformed_avro
+from nevermore.scan_core.metadata.avro_values import AvroField, Wanted, read_metadata_rows, value_type
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
 from nevermore.scan_core.model.snapshot import Snapshot
 
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
-_PARTITIONS = 7
-"""Slot of the summaries of partitions."""
 _MAX_SUMMARIES = 1 << 23
 _BYTES_PER_BYTE = 4
 """Objects made of a manifest list, by its stored size."""
@@ -51,28 +45,24 @@ class ManifestFile(NamedTuple):
     first_row_id: int | None
 
 
-_LIST_FIELDS = (
-    Wanted(500, ("manifest_path",), "text", 0, required=True),
-    Wanted(502, ("partition_spec_id",), "integer", 1, required=True),
-    Wanted(517, ("content",), "integer", 2),
-    Wanted(515, ("sequence_number",), "integer", 3),
-    Wanted(516, ("min_sequence_number",), "integer", 4),
-    Wanted(504, ("added_files_count", "added_data_files_count"), "integer", 5),
-    Wanted(505, ("existing_files_count", "existing_data_files_count"), "integer", 6),
-    Wanted(
-        507,
-        ("partitions",),
-        "records",
-        7,
-        fields=(
-            Wanted(509, ("contains_null",), "boolean", 0, required=True),
-            Wanted(518, ("contains_nan",), "boolean", 1),
-            Wanted(510, ("lower_bound",), "bytes", 2),
-            Wanted(511, ("upper_bound",), "bytes", 3),
-        ),
-    ),
-    Wanted(519, ("key_metadata",), "bytes", 8),
-    Wanted(520, ("first_row_id",), "integer", 9),
+_TEXT, _LONG = pa.string(), pa.int64()
+_COLUMNS = (
+    Wanted(500, ("manifest_path",), _TEXT, required=True),
+    Wanted(502, ("partition_spec_id",), _LONG, required=True),
+    Wanted(517, ("content",), _LONG),
+    Wanted(515, ("sequence_number",), _LONG),
+    Wanted(516, ("min_sequence_number",), _LONG),
+    Wanted(504, ("added_files_count", "added_data_files_count"), _LONG),
+    Wanted(505, ("existing_files_count", "existing_data_files_count"), _LONG),
+    Wanted(519, ("key_metadata",), pa.binary()),
+    Wanted(520, ("first_row_id",), _LONG),
+)
+_PARTITIONS = Wanted(507, ("partitions",))
+_SUMMARY = (
+    Wanted(509, ("contains_null",), pa.bool_(), required=True),
+    Wanted(518, ("contains_nan",), pa.bool_()),
+    Wanted(510, ("lower_bound",), pa.binary()),
+    Wanted(511, ("upper_bound",), pa.binary()),
 )
 
 
@@ -107,20 +97,38 @@ def read_manifest_list(path: str, io: FileIOConfig) -> tuple[ManifestFile, ...]:
 def _read_list(path: str, io: FileIOConfig) -> tuple[tuple[ManifestFile, ...], int]:
     data = read_bytes(path, io)
     try:
-        header = read_header(data)
-        rows, num_summaries = [], 0
-        for row in decode_records(read_blocks(data, header), _list_decoder(header.schema)):
-            rows.append(row)
-            num_summaries += len(row[_PARTITIONS] or ())
-            if num_summaries > _MAX_SUMMARIES:
-                raise AvroError(f"its manifests have more than {_MAX_SUMMARIES} summaries of partitions")
+        fields, rows = read_metadata_rows(data)
+        count = len(rows)
+        columns = [wanted.of(fields, rows.columns, count).to_pylist() for wanted in _COLUMNS]
+        summaries = _summaries(fields, rows)
     except DAMAGE as error:
         raise malformed_avro(path, error) from error
-    return tuple(_manifest_file(path, row) for row in rows), _BYTES_PER_BYTE * len(data)
+    listed = zip(*columns, summaries, strict=True)
+    return tuple(_manifest_file(path, *row) for row in listed), _BYTES_PER_BYTE * len(data)
 
 
-def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
-    location, spec_id, content, sequence, smallest, added, existing, partitions, key, first_row_id = row
+def _summaries(fields: Sequence[AvroField], rows: pa.Table) -> list[tuple[PartitionSummary, ...] | None]:
+    """The summaries of partitions of each manifest."""
+    place = _PARTITIONS.find(fields)
+    if place is None:
+        return [None] * len(rows)
+    kind, lists = value_type(fields[place].type), rows.column(place).combine_chunks()
+    if kind.kind != "array" or kind.parts[0].type.kind != "record":
+        raise AvroError(f"partitions (507): expected summaries, its schema says {kind.meant}")
+    each = lists.flatten()
+    if len(each) > _MAX_SUMMARIES:
+        raise AvroError(f"its manifests have more than {_MAX_SUMMARIES} summaries of partitions")
+    columns = [w.of(kind.parts[0].type.parts, each.flatten(), len(each)).to_pylist() for w in _SUMMARY]
+    made = map(PartitionSummary, *columns)
+    counts = lists.value_lengths().to_pylist()
+    return [None if count is None else tuple(islice(made, count)) for count in counts]
+
+
+def _manifest_file(  # noqa: PLR0917 - the columns of the list
+    path: str, location: str, spec_id: int, content: int | None, sequence: int | None, smallest: int | None,
+    added: int | None, existing: int | None, key: bytes | None, first_row_id: int | None,
+    partitions: tuple[PartitionSummary, ...] | None,
+) -> ManifestFile:  # fmt: skip
     content = content or 0
     if content not in {DATA_MANIFEST, DELETE_MANIFEST}:
         raise MalformedTableError(f"{path}: content (517) of manifest {location}: expected 0 or 1, found {content}")
@@ -128,18 +136,5 @@ def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
         raise MalformedTableError(f"{path}: sequence_number (515) of manifest {location} is negative: {sequence}")
     if key:
         raise UnsupportedError(f"{path}: manifest {location} is encrypted")
-    return ManifestFile(
-        location,
-        spec_id,
-        content,
-        sequence or 0,
-        smallest or 0,
-        None if added is None or existing is None else added + existing,
-        tuple([PartitionSummary(*p) for p in partitions]) if partitions else None if partitions is None else (),
-        first_row_id,
-    )
-
-
-@lru_cache(maxsize=64)
-def _list_decoder(schema: bytes) -> Decoder:
-    return compile_record(parse_avro_schema(schema), _LIST_FIELDS, len(_LIST_FIELDS))
+    live = None if added is None or existing is None else added + existing
+    return ManifestFile(location, spec_id, content, sequence or 0, smallest or 0, live, partitions, first_row_id)

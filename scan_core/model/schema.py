@@ -216,6 +216,8 @@ def _walk(fields: tuple[NestedField, ...], above: tuple[NestedField, ...]) -> It
                 pass
 
 
+FIELD_ID_KEY = b"PARQUET:field_id"
+"""Field metadata key for field ids in Arrow schemas, of files of any format."""
 MAX_TYPE_DEPTH = 64
 """Deeper nesting is refused: no real table has it, and recursion on hostile input must end."""
 MAX_FIXED_BYTES = 2**31 - 1

@@ -3,7 +3,10 @@
 from typing import TYPE_CHECKING
 
 from nevermore.scan_core.model.exports import lazy_exports
-from nevermore.scan_core.native import kernels as kernels  # declares its own to `machine_code`, which imports none
+from nevermore.scan_core.native import (
+    avro_kernels as avro_kernels,  # declare their own to `machine_code`, which imports none
+)
+from nevermore.scan_core.native import kernels as kernels
 
 if TYPE_CHECKING:
     from nevermore.scan_core.native.compiled import is_missed as is_missed

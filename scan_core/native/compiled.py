@@ -7,7 +7,14 @@ or `python -m nevermore.pipelines.cli.compile_kernels` leaves it for the process
 import os
 import threading
 
-from nevermore.scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
+from nevermore.scan_core.native.machine_code import (
+    Kernel,
+    Kernels,
+    is_available,
+    is_compiled,
+    load_kernels,
+    plain_kernel,
+)
 
 SWITCH = "NEVERMORE_KERNELS"
 """With this environment variable set to `off`, NumPy does all the work: LLVM's loader takes about 50 MB of a process."""
@@ -47,6 +54,16 @@ def stored_kernels() -> Kernels | None:
     """The kernels if they can be used and have been compiled before; else None."""
     is_ready = _is_on() and is_available() and (_STATE.kernels is not None or is_compiled())
     return load() if is_ready else None
+
+
+_FEW_BYTES = 64 * 1024
+"""Python reads them while LLVM's loader would start, which takes about 50 MB of a process."""
+
+
+def kernel_or_plain(name: str, num_bytes: int) -> Kernel:
+    """A kernel of `avro_kernels.py` for so many bytes: as machine code, or run by Python, whose plans take twice the time."""
+    kernels = stored_kernels() if num_bytes > _FEW_BYTES or _STATE.kernels is not None else None
+    return plain_kernel(name) if kernels is None else kernels[name]
 
 
 def _is_on() -> bool:

@@ -1,4 +1,4 @@
-"""The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, records of manifests.
+"""The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, footers of Parquet files.
 
 Their callers also contain the same computations in NumPy. Kernels of change events are in `pipelines/jsonscan/`.
 
@@ -217,11 +217,6 @@ NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 """As in `HASH_SIGNATURES`."""
 
 
-_NULL = -(1 << 63)
-_LONG, _SPAN, _FIXED, _BYTES_PAIRS, _LONGS, _MARK = u(0), u(1), u(2), u(4), u(5), u(6)
-"""Kinds of steps, as `metadata/bulk_manifests.py` numbers them."""
-
-
 @inlined
 def _varint_end(data: Any, size: Any, at: Any) -> Any:
     """The position after a varint; beyond `size` if it is missing or longer than 64 bits."""
@@ -248,175 +243,6 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
     """The number in [at, end), zig-zag decoded, as 64 bits."""
     value = _unsigned_varint(data, at, end)
     return (value >> u(1)) ^ (u(0) - (value & u(1)))
-
-
-def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes; kernels take no objects
-    data: Any,
-    size: Any,
-    num_records: Any,
-    program: Any,
-    num_steps: Any,
-    out: Any,
-    width: Any,  # noqa: ARG001  bounds `out`
-) -> Any:
-    """Find the fields of each record and write their positions into `width` columns; returns the number of records walked.
-
-    Steps are four numbers: kind, column, whether null comes first (1) or second (2) in a union, and bytes. Stops at what
-    is damaged or unusual.
-    """
-    at = u(0)
-    for record in range(num_records):
-        for step in range(num_steps):
-            kind, slot = program[step * u(4)], record + num_records * program[step * u(4) + u(1)]
-            union = program[step * u(4) + u(2)]
-            if kind == _MARK:
-                out[slot] = at
-                continue
-            if union != u(0):
-                if at >= size:
-                    return record
-                branch = u(data[at])
-                at += u(1)
-                null_branch = u(0) if union == u(1) else u(2)
-                if branch == null_branch:
-                    out[slot] = _NULL
-                    has_length = kind != _LONG
-                    if has_length and kind != _FIXED:
-                        out[slot + num_records] = -1
-                    continue
-                if branch != u(2) - null_branch:
-                    return record
-            if kind == _FIXED:
-                at += program[step * u(4) + u(3)]
-                if at > size:
-                    return record
-                continue
-            end = _varint_end(data, size, at)
-            if end > size:
-                return record
-            number = _varint(data, at, end)
-            at = end
-            if kind == _LONG:
-                if number == u(1) << u(63):
-                    return record
-                out[slot] = number
-                continue
-            if number > size - at:  # negative ones included
-                return record
-            out[slot], out[slot + num_records] = at, number
-            if kind == _SPAN:
-                at += number
-                continue
-            for _ in range(number):
-                end = _varint_end(data, size, at)
-                if end > size:
-                    return record
-                if kind == _LONGS:
-                    at = end
-                    continue
-                at = end
-                end = _varint_end(data, size, at)
-                if end > size:
-                    return record
-                if kind == _BYTES_PAIRS:
-                    length = _varint(data, at, end)
-                    if length > size - end:
-                        return record
-                    end += length
-                at = end
-            if number > u(0):
-                if at >= size or data[at] != 0:
-                    return record
-                at += u(1)
-    return num_records
-
-
-def mark_changes(  # noqa: PLR0917  kernels take no objects
-    data: Any, size: Any, starts: Any, lengths: Any, num_rows: Any, changed: Any
-) -> Any:
-    """Mark the spans that are not equal to the one before them, the first one included; returns how many there are."""
-    found = u(0)
-    for row in range(num_rows):
-        start, length = u(starts[row]), u(lengths[row])
-        is_new = row == u(0) or lengths[row] != lengths[row - u(1)]
-        if not is_new and lengths[row] > 0:
-            before = u(starts[row - u(1)])
-            is_new = length > size or start > size - length or before > size - length
-            at = u(0)
-            while not is_new and at < length:
-                is_new = data[start + at] != data[before + at]
-                at += u(1)
-        changed[row] = is_new
-        if is_new:
-            found += u(1)
-    return found
-
-
-def count_ascii(data: Any, size: Any, starts: Any, lengths: Any, num_rows: Any) -> Any:
-    """How many spans have only ASCII characters before the first that has others or reaches beyond the data."""
-    for row in range(num_rows):
-        start, length = u(starts[row]), u(lengths[row])
-        if lengths[row] <= 0:
-            continue
-        if length > size or start > size - length:
-            return row
-        bits = u(0)
-        for at in range(start, start + length):
-            bits |= u(data[at])
-        if bits > u(127):
-            return row
-    return num_rows
-
-
-def find_in_pairs(  # noqa: PLR0917  kernels take no objects
-    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, key: Any, of_bytes: Any, found: Any, lengths: Any
-) -> Any:
-    """Find `key` in arrays of pairs that were walked: its number, or the position of its bytes, and its length.
-
-    The first pair of a key counts. Lengths are -1 where there is none, also in an array that is cut off, and 0 for
-    numbers; returns how many have one.
-    """
-    hits = u(0)
-    for row in range(num_rows):
-        lengths[row] = -1
-        at = u(starts[row])
-        for _ in range(counts[row]):
-            end = _varint_end(data, size, at)
-            if end > size:
-                break
-            is_wanted = _varint(data, at, end) == key
-            at = end
-            end = _varint_end(data, size, at)
-            if end > size:
-                break
-            number = _varint(data, at, end)
-            at = end
-            if of_bytes != u(0) and number > size - at:
-                break
-            if is_wanted:
-                found[row] = at if of_bytes != u(0) else number
-                lengths[row] = number if of_bytes != u(0) else u(0)
-                hits += u(1)
-                break
-            if of_bytes != u(0):
-                at += number
-    return hits
-
-
-def read_longs(  # noqa: PLR0917  kernels take no objects
-    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, out: Any, capacity: Any
-) -> Any:
-    """The integers of arrays that were walked, one after the other; returns how many, fewer where one is cut off."""
-    place = u(0)
-    for row in range(num_rows):
-        at = u(starts[row])
-        for _ in range(counts[row]):
-            end = _varint_end(data, size, at)
-            if end > size or place >= capacity:
-                return place
-            out[place] = _varint(data, at, end)
-            at, place = end, place + u(1)
-    return place
 
 
 _BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = u(3), u(7), u(8), u(9), u(10), u(12)
@@ -624,25 +450,12 @@ def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kerne
 
 
 RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "walk_records": (walk_records, "u8*[size] u64 u64 u64*[4*num_steps] u64 i64*[num_records*width] u64"),
-    "mark_changes": (
-        mark_changes,
-        "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[num_rows]",
-    ),
-    "count_ascii": (count_ascii, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64"),
-    "find_in_pairs": (
-        find_in_pairs,
-        "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 u64 u64 i64*[num_rows] i64*[num_rows]",
-    ),
-    "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
     "walk_row_groups": (
         walk_row_groups,
         "u8*[size] u64 u64 u64 u64 u64*[64] i64*[num_groups] i64*[11*num_groups*num_leaves]",
     ),
 }
-"""As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read. The caller proves
-that the slots of a program lie within `width`, as `compile_columns` numbers them.
-"""
+"""As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read."""
 
 
 _BLOCK = u(2048)

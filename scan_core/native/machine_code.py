@@ -506,13 +506,28 @@ def _dispatcher(function: Any, **options: Any) -> Any:
     """
     import numba
 
-    code: CodeType = function.__code__
-    names = {name: function.__globals__[name] for name in _names_in(code) if name in function.__globals__}
-    known = {name: own.compiled() for name, own in names.items() if isinstance(own, Callee)}
-    own = FunctionType(code, function.__globals__ | known, function.__name__, function.__defaults__)
     return numba.njit(
         nogil=True, boundscheck=_is_checked(), _nrt=False, error_model="numpy", pipeline_class=_pipeline(), **options
-    )(own)
+    )(_linked(function, Callee.compiled))
+
+
+def _linked(function: Any, link: Callable[[Callee], Any]) -> Any:
+    """The same function, which calls what `link` makes of its callees."""
+    code: CodeType = function.__code__
+    names = {name: function.__globals__[name] for name in _names_in(code) if name in function.__globals__}
+    known = {name: link(own) for name, own in names.items() if isinstance(own, Callee)}
+    return FunctionType(code, function.__globals__ | known, function.__name__, function.__defaults__)
+
+
+@cache
+def plain_kernel(name: str) -> Kernel:
+    """A kernel that takes pointers, run by Python: of those alone whose numbers are all signed."""
+
+    def linked(own: Callee) -> Any:
+        return _linked(own.function, linked)
+
+    function = _linked(_POINTER_KERNELS[name][0], linked)
+    return lambda *arguments: function(*[a.data if isinstance(a, np.ndarray) else a for a in arguments])
 
 
 @cache

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from nevermore.scan_core.io.files import exists, refuse_moved
 from nevermore.scan_core.io.location import FileIOConfig, parse_location, relocate
-from nevermore.scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMATS, Longs, path_at
+from nevermore.scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMATS, path_at
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, StructType
 from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
 from nevermore.scan_core.plan.file_pruner import EXAMPLES, PlanTrace
 from nevermore.scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
 from nevermore.scan_core.plan.splits import MatchedDeletes, PlannedTasks
-from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.buffers import Mask, index_array, numbers, scalar
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 
@@ -194,11 +195,11 @@ class DeleteReach:
 
     def prune(self, part: Part[DeleteFile], trace: PlanTrace) -> Part[DeleteFile]:
         """The delete files that may touch a data file, and all that are not usual; the others are traced."""
-        if isinstance(part, ObjectPart) or part.columns.deletes is None:
+        if isinstance(part, ObjectPart):
             return part
-        columns, deletes = part.columns, part.columns.deletes
+        columns = part.columns
         is_vector = columns.formats[part.rows] == FORMATS.index(FileFormat.PUFFIN)
-        is_equality = (deletes.contents[part.rows] == EQUALITY_CONTENT) & ~is_vector
+        is_equality = (columns.contents[part.rows] == EQUALITY_CONTENT) & ~is_vector
         out_of_scope = columns.sequence_numbers[part.rows] <= self._oldest
         if not self._specs[columns.spec_id].is_unpartitioned:
             scopes = [(columns.spec_id, partition) in self._data.partitions for partition in columns.partitions]
@@ -207,7 +208,7 @@ class DeleteReach:
         out_of_bounds = np.zeros(len(part), np.bool_)
         if self._may_compare_bounds:
             left = np.flatnonzero(is_equality & ~out_of_scope)
-            for ids, chosen in _by_lists(deletes.equality_ids, part.rows[left]):
+            for ids, chosen in _by_lists(columns.equality_ids.take(index_array(part.rows[left]))):
                 out_of_bounds[left[chosen]] = self._beyond(part, left[chosen], ids)
         for reason, left_out in ((_BY_SCOPE, out_of_scope), (_BY_KEYS, out_of_bounds)):
             if left_out.any():
@@ -239,13 +240,13 @@ class DeleteReach:
         return self._hulls[field_id]
 
 
-def _by_lists(lists: Longs, rows: Indices) -> Iterator[tuple[tuple[int, ...], Indices]]:
-    """The distinct lists in some rows, and which of the rows have each."""
-    found = lists.at(rows)
-    counts = np.diff(found.ends, prepend=0)
+def _by_lists(lists: pa.ListArray) -> Iterator[tuple[tuple[int, ...], Indices]]:
+    """The distinct lists, and the places of each."""
+    counts, values = numbers(lists.value_lengths().fill_null(scalar(0, pa.int32()))), numbers(lists.flatten())
+    ends = np.cumsum(counts)
     for count in np.unique(counts[counts > 0]).tolist():
         chosen = np.flatnonzero(counts == count)
-        each = found.values[found.ends[chosen][:, None] - np.arange(count, 0, -1)]
+        each = values[ends[chosen][:, None] - np.arange(count, 0, -1)]
         distinct, which = np.unique(each, axis=0, return_inverse=True)
         for number, ids in enumerate(distinct.tolist()):
             yield tuple(ids), chosen[which.reshape(-1) == number]

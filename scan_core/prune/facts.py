@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.scan_core.expr.nodes import BoundPredicate
-from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
+from nevermore.scan_core.metadata.avro_values import byte_spans
+from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type
 from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
-from nevermore.scan_core.native.compiled import load
+from nevermore.scan_core.native.compiled import kernel_or_plain
 from nevermore.scan_core.prune.domains import (
     MAX_MEMBERS_TESTED,
     MIN_TRUNCATED_LENGTH,
@@ -42,6 +43,14 @@ _MAX_TESTS = 64
 
 class NoColumnError(ValueError):
     """Values that have no place in a column of 64-bit integers, doubles or bytes."""
+
+
+class Spans(NamedTuple):
+    """Where values begin in `data`, or numbers, and how many bytes they have; -1 where there is none."""
+
+    data: npt.NDArray[np.uint8]
+    starts: Numbers
+    lengths: Numbers
 
 
 class Bounds(NamedTuple):
@@ -129,7 +138,7 @@ def bounds_of(columns: EntryColumns, rows: Numbers, field_id: int, type_: Primit
     """
     kind = column_kind(type_)
     lower, upper = (_found(columns, slot, rows, field_id) for slot in (LOWER, UPPER))
-    return _decoded(columns.block, lower, type_, kind), _decoded(columns.block, upper, type_, kind)
+    return _decoded(lower, type_, kind), _decoded(upper, type_, kind)
 
 
 def in_order(lower: Any, upper: Any) -> Mask:
@@ -164,22 +173,23 @@ def counts_of(columns: EntryColumns, rows: Numbers, field_id: int) -> Counts:
 def _found(columns: EntryColumns, slot: int, rows: Numbers, field_id: int) -> Spans:
     """Positions of the bytes of a field in maps, or its number itself."""
     found, lengths = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
-    spans = columns.statistics.get(slot)
-    if spans is not None:
-        data = np.frombuffer(columns.block, np.uint8)
-        starts, counts = (np.ascontiguousarray(part[rows], np.int64) for part in spans)
+    maps, data = columns.statistics.get(slot), np.zeros(0, np.uint8)
+    if maps is not None:
+        offsets, data = byte_spans(maps)
+        places = offsets[rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
         of_bytes = slot in {LOWER, UPPER}
-        load()["find_in_pairs"](data, len(data), starts, counts, len(rows), field_id, of_bytes, found, lengths)
-    return Spans(found, lengths)
+        kernel = kernel_or_plain("find_in_pairs", len(data))
+        kernel(data, len(data), *places, len(rows), field_id, of_bytes, found, lengths)
+    return Spans(data, found, lengths)
 
 
-def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType) -> Bounds:
+def _decoded(spans: Spans, type_: PrimitiveType, kind: pa.DataType) -> Bounds:
     name = type_.name
     if name in TEXT_LIKE:
-        return _text(block, spans, name)
-    data = np.frombuffer(block, np.uint8)
+        return _text(spans, name)
+    data = spans.data
     if name == "decimal":
-        return _decimals(data, spans)
+        return _decimals(spans)
     if name == "boolean":
         values, known = np.zeros(len(spans.starts), np.int64), spans.lengths == 1
         values[known] = data[spans.starts[known]] != 0
@@ -201,9 +211,9 @@ def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType
     return Bounds(_array(values, known, kind), np.zeros(len(known), np.bool_))
 
 
-def _decimals(data: Any, spans: Spans) -> Bounds:
+def _decimals(spans: Spans) -> Bounds:
     """Decode big-endian decimals of minimal length, at most eight bytes."""
-    starts, lengths = spans
+    data, starts, lengths = spans
     known = (lengths > 0) & (lengths <= _MAX_DECIMAL_BYTES)
     is_odd = known & (lengths > 8)
     known &= ~is_odd
@@ -217,12 +227,13 @@ def _decimals(data: Any, spans: Spans) -> Bounds:
     return Bounds(_array(values, known, pa.int64()), is_odd)
 
 
-def _text(block: bytes, spans: Spans, name: str) -> Bounds:
+def _text(spans: Spans, name: str) -> Bounds:
     known = spans.lengths >= 0
     if name == "uuid":
         known = spans.lengths == 16
     starts, lengths = np.where(known, spans.starts, 0), np.where(known, spans.lengths, 0)
     places = zip(starts.tolist(), lengths.tolist(), strict=True)
+    block = spans.data.tobytes()
     parts = [block[start : start + length] for start, length in places]
     if name == "string" and not _is_text(b"\n".join(parts)):  # a separator inside a character would break it
         known &= np.fromiter(map(_is_text, parts), np.bool_, len(parts))

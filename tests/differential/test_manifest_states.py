@@ -13,13 +13,12 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.io import cache
-from nevermore.scan_core.metadata import manifests
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.why import key_report
 from tests.pipelines.project import Project, event
 from tests.support.agreed_rows import rows_of
 from tests.support.iceberg_json import Column, Partition
-from tests.support.manifest_states import ENTRIES, STATES, State, restate
+from tests.support.manifest_states import STATES, State, restate
 from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
@@ -35,10 +34,9 @@ def _no_manifests_in_memory() -> None:
 
 
 def decode(monkeypatch: pytest.MonkeyPatch, *, together: bool) -> None:
-    """Entries of manifests are decoded by compiled code, however few they are, or one by one."""
-    if together:
-        compiled.load()
-    monkeypatch.setattr(manifests, "MIN_RECORDS", 1 if together else 1 << 62)
+    """Entries of manifests are decoded by compiled code, or by Python."""
+    compiled.load()
+    monkeypatch.setenv(compiled.SWITCH, "on" if together else "off")
 
 
 def built(folder: Path, version: int = 2) -> TableBuilder:
@@ -79,9 +77,8 @@ def check_scans(table: TableBuilder, content: int, state: State, *, alone: bool)
         assert key_report(opened.scan(), {"id": key}).num_alive == sum(i == key for i, _ in expected)
 
 
-def test_delete_manifests_of_deleted_entries_alone_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_manifests_of_deleted_entries_alone_are_read(tmp_path: Path) -> None:
     compiled.load()
-    assert ENTRIES >= manifests.MIN_RECORDS
     check_scans(built(tmp_path), 1, "deleted", alone=True)
 
 

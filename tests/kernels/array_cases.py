@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.avro import reader_of
 from nevermore.pipelines.formats import mysql_json_kernels as json_trees
 from nevermore.pipelines.formats import mysql_kernels as mysql
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import MemberNames
-from tests.pipelines.decode.avro_schemas import Schemas
 
 Arguments = list[Any]
 Random = np.random.Generator
@@ -402,49 +400,6 @@ def read_copy(random: Random) -> Arguments:
     ]
 
 
-def avro_program(random: Random, *, messages: int) -> tuple[Arguments, list[bytes]]:
-    """A program of random steps with room for its results, and messages that it may read, one in three damaged."""
-    fields = [
-        "int",
-        "string",
-        {"type": "fixed", "name": "f", "size": 3},
-        {"type": "enum", "name": "e", "symbols": ["a"]},
-    ]
-    fields += ["boolean", "long", "float", "double", "null", ["null", "bytes"], ["int", "string", "null"]]
-    fields += [
-        {"type": "array", "items": kind} for kind in ("int", ["null", "string"], {"type": "map", "values": "int"})
-    ]
-    kinds = [fields[i] for i in random.permutation(len(fields))[: random.integers(0, 7)]]
-    schema = {"type": "record", "name": "r", "fields": [{"name": f"f{i}", "type": k} for i, k in enumerate(kinds)]}
-    reader: Any = reader_of(json.dumps(schema))
-    made = Schemas(int(random.integers(2**31)), unions=True)
-    values = [made.message(schema) for _ in range(messages)]
-    values = [made.damaged(value) if random.random() < 0.33 else value for value in values]
-    return [*reader.program.found(fixed(b""), messages)[1]], values
-
-
-def read_avro_messages(random: Random) -> Arguments:
-    count = int(random.integers(0, 5))
-    program, values = avro_program(random, messages=count)
-    return [*spans(values), *program, np.zeros(count, np.bool_)]
-
-
-def read_avro_blocks(random: Random) -> Arguments:
-    count = int(random.integers(0, 5))
-    program, values = avro_program(random, messages=count)
-    cut = int(random.integers(0, count + 1))
-    data, _, end = spans([b"".join(values[:cut]), b"".join(values[cut:])])
-    counts = np.array([cut, count - cut + int(random.integers(0, 2))], np.int32)
-    return [data, end, counts, np.zeros(3, np.int64), *program]
-
-
-def read_avro_items(random: Random) -> Arguments:
-    program, values = avro_program(random, messages=int(random.integers(0, 5)))
-    cut = int(random.integers(0, len(values) + 1))
-    arrays = [bytes([2 * len(part)]) + b"".join(part) + b"\0" * bool(part) for part in (values[:cut], values[cut:])]
-    return [*spans(arrays), *program]
-
-
 def stored_columns(random: Random, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
     """How the binary log of MySQL stores columns: kinds, sizes and scales, one time in ten of no server."""
     what = random.integers(0, 21, count).astype(np.uint8)
@@ -649,9 +604,6 @@ def write_json(random: Random) -> Arguments:
 CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.formats.mysql_json_kernels.write_trees": write_trees,
     "nevermore.pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
-    "nevermore.pipelines.decode.avro_kernels.read_items": read_avro_items,
-    "nevermore.pipelines.decode.avro_kernels.read_messages": read_avro_messages,
-    "nevermore.pipelines.decode.avro_kernels.read_blocks": read_avro_blocks,
     "nevermore.pipelines.formats.mysql_kernels.frame": frame_packets,
     "nevermore.pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
     "nevermore.pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from nevermore.scan_core.files.parquet.thrift import read_list_header, read_struct, read_value
 from nevermore.scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
+from nevermore.scan_core.metadata import AvroReader, parse_record
 from tests.kernels.array_cases import Arguments, Random
+from tests.pipelines.decode.avro_schemas import Schemas
 
 U64 = NDArray[np.uint64]
 
@@ -175,84 +177,80 @@ def damaged(random: Random, data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(bytes(found), np.uint8)
 
 
-def walk_records(random: Random) -> Arguments:
-    steps, parts, width = [], [], 2
-    for _ in range(random.integers(1, 6)):
-        kind, union = int(random.integers(0, 7)), int(random.integers(0, 3))
-        steps.append((kind, width if random.random() < 0.8 else 0, 0 if kind == 6 else union, 4 if kind == 2 else 0))
-        width += 2
-    records = int(random.integers(0, 6))
-    for _ in range(records):
-        for kind, _, union, _ in steps:
-            if union:
-                is_null = random.random() < 0.3
-                parts.append(bytes([(0 if is_null else 2) if union == 1 else (2 if is_null else 0)]))
-                if is_null:
-                    continue
-            parts.append(_stored(random, kind))
-    data = damaged(random, b"".join(parts))
-    out = np.zeros((width + 1, records), np.int64)
-    return [data, len(data), records, np.array(steps, np.uint64), len(steps), out, width + 1]
+def _pairs(random: Random, *, of_bytes: bool) -> bytes:
+    """A map as an Avro array, in one block or two, which may state their size."""
+    stored = b""
+    for _ in range(random.integers(0, 3)):
+        count = int(random.integers(1, 4))
+        value = varint(3) + random.bytes(3) if of_bytes else varint(int(random.integers(-99, 99)))
+        items = b"".join(varint(key) + value for key in range(count))
+        stored += (varint(-count) + varint(len(items)) if random.random() < 0.3 else varint(count)) + items
+    return stored + b"\0"
 
 
-def _stored(random: Random, kind: int) -> bytes:
-    if kind == 6:
-        return b""
-    if kind == 2:
-        return random.bytes(4)
-    if kind == 0:
-        return varint(int(random.integers(-(2**62), 2**62)))
-    count = int(random.integers(0, 4))
-    if kind == 1:
-        return varint(count) + random.bytes(count)
-    items = b""
-    for key in range(count):
-        items += varint(key)
-        if kind == 3:
-            items += varint(int(random.integers(-99, 99)))
-        elif kind == 4:
-            items += varint(3) + random.bytes(3)
-    return varint(count) + items + (b"\0" if count else b"")
-
-
-def arrays(random: Random, kind: int) -> tuple[NDArray[np.uint8], Any, Any]:
-    """(data, where the items of each array begin, how many they are); perhaps damaged behind."""
-    starts, counts, parts, at = [], [], [], 0
-    for _ in range(random.integers(0, 6)):
-        stored = _stored(random, kind)
-        starts.append(at + 1)
-        counts.append(stored[0] >> 1 if random.random() < 0.9 else -1)
-        parts.append(stored)
-        at += len(stored)
-    data = damaged(random, b"".join(parts))
-    return data, np.array(starts, np.int64), np.array(counts, np.int64)
+def _placed(random: Random, parts: list[bytes]) -> tuple[NDArray[np.uint8], Any, Any]:
+    """(data, perhaps damaged; where each part begins; where it ends, rarely elsewhere)."""
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    starts, ends = ends[:-1].copy(), ends[1:].copy()
+    if parts and random.random() < 0.2:
+        which = starts if random.random() < 0.5 else ends
+        which[random.integers(0, len(parts))] = random.choice([-9, 0, 1, 2**40, 2**63 - 1])
+    return damaged(random, b"".join(parts)), starts, ends
 
 
 def find_in_pairs(random: Random) -> Arguments:
     of_bytes = int(random.integers(0, 2))
     # a schema may say that there are other pairs than those that are asked for
-    data, starts, counts = arrays(random, 4 if (random.random() < 0.8) == bool(of_bytes) else 3)
+    kind = (random.random() < 0.8) == bool(of_bytes)
+    data, starts, ends = _placed(random, [_pairs(random, of_bytes=kind) for _ in range(random.integers(0, 6))])
     found, lengths = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
-    return [data, len(data), starts, counts, len(starts), int(random.integers(0, 5)), of_bytes, found, lengths]
+    return [data, len(data), starts, ends, len(starts), int(random.integers(0, 5)), of_bytes, found, lengths]
 
 
-def spans(random: Random) -> Arguments:
-    """Spans of a few letters, many of them equal, some of them beyond the data."""
-    data = random.choice([65, 66, 200], int(random.integers(0, 40))).astype(np.uint8)
-    count = int(random.integers(0, 9))
-    starts = random.integers(0, len(data) + 1, count)
-    lengths = random.integers(-1, 3, count)
-    if count and random.random() < 0.3:
-        (starts if random.random() < 0.5 else lengths)[random.integers(0, count)] = random.choice(
-            [-9, 2**40, 2**63 - 1]
-        )
-    return [data, len(data), starts, lengths, count]
-
-
-def read_longs(random: Random) -> Arguments:
-    data, starts, counts = arrays(random, int(random.choice([5, 1])))
-    room = int(np.maximum(counts, 0).sum())
-    return [data, len(data), starts, counts, len(starts), np.zeros(room, np.int64), room]
+def read_values(random: Random) -> Arguments:
+    """A program of random steps with room for its results, and values that it may read, one in three damaged."""
+    types: list[Any] = [
+        "int",
+        "string",
+        {"type": "fixed", "name": "f", "size": 3},
+        {"type": "enum", "name": "e", "symbols": ["a"]},
+    ]
+    types += ["boolean", "long", "float", "double", "null", ["null", "bytes"], ["int", "string", "null"]]
+    types += [
+        {"type": "array", "items": kind} for kind in ("int", ["null", "string"], {"type": "map", "values": "int"})
+    ]
+    kinds = [types[i] for i in random.permutation(len(types))[: random.integers(0, 7)]]
+    schema = {"type": "record", "name": "r", "fields": [{"name": f"f{i}", "type": k} for i, k in enumerate(kinds)]}
+    program = AvroReader.of(parse_record(schema, raw=["f0", "f1"])).program
+    made = Schemas(int(random.integers(2**31)), unions=True)
+    values = [made.message(schema) for _ in range(random.integers(0, 5))]
+    values = [made.damaged(value) if random.random() < 0.33 else value for value in values]
+    cut, of_arrays = int(random.integers(0, len(values) + 1)), int(random.random() < 0.3)
+    parts = [values[:cut], values[cut:]] if of_arrays or random.random() < 0.5 else [[value] for value in values]
+    counts = np.array([len(part) for part in parts], np.int64)
+    stored = [b"".join(part) for part in parts]
+    if of_arrays:
+        stored = [varint(len(part)) + data + b"\0" * bool(part) for part, data in zip(parts, stored, strict=True)]
+    elif len(counts) and random.random() < 0.2:
+        counts[random.integers(0, len(counts))] += 1
+    data, starts, ends = _placed(random, stored)
+    room = int(random.choice([counts.sum(), 1])) if not of_arrays else int(counts.sum())
+    steps = program.steps, len(program.steps) // 4, program.targets, len(program.targets)
+    results = np.zeros(program.slots * room, np.int64), np.zeros(program.slots * room, np.int32), room, program.slots
+    rest = np.zeros(room, np.uint8), np.zeros(5 * program.depth, np.int64), program.depth
+    return [
+        data,
+        len(data),
+        starts,
+        ends,
+        counts,
+        len(counts),
+        of_arrays,
+        np.zeros(3, np.int64),
+        *steps,
+        *results,
+        *rest,
+    ]
 
 
 def walk_row_groups(random: Random) -> Arguments:
@@ -299,11 +297,8 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "mark_words": mark_words,
     "mark_close_i64": lambda random: mark_close(random, np.int64),
     "mark_close_i32": lambda random: mark_close(random, np.int32),
-    "walk_records": walk_records,
-    "mark_changes": lambda random: [*(found := spans(random)), np.zeros(found[-1], np.int64)],
-    "count_ascii": spans,
     "find_in_pairs": find_in_pairs,
-    "read_longs": read_longs,
+    "read_values": read_values,
     "walk_row_groups": walk_row_groups,
 }
 """By kernel: how to make arguments."""

@@ -17,3 +17,13 @@ def rewrite_avro(path: str, change: Callable[[list[Any], dict[str, Any]], None],
     change(found, schema)
     with Path(path).open("wb") as file:
         fastavro.writer(file, schema, found, metadata=kept | metadata)
+
+
+def encode_long(number: int) -> bytes:
+    """A number that is not negative, as Avro writes it."""
+    encoded = bytearray()
+    number <<= 1
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])

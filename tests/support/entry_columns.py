@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from nevermore.scan_core.metadata.bulk_manifests import (
     LOWER,
@@ -14,8 +15,6 @@ from nevermore.scan_core.metadata.bulk_manifests import (
     UPPER,
     VALUES,
     EntryColumns,
-    Longs,
-    Spans,
 )
 
 
@@ -34,46 +33,43 @@ class Entry:
 
 def entry_columns(entries: Sequence[Entry], partitions: Sequence[tuple[Any, ...]] = ((),)) -> EntryColumns:
     """One row per entry; entries name their partition by its index."""
-    block = bytearray()
-    spans: dict[int, list[tuple[int, int]]] = {slot: [] for slot in (LOWER, UPPER, VALUES, NULLS, NANS)}
-    paths, records = [], []
-    for number, entry in enumerate(entries):
-        begin = len(block)
-        paths.append((len(block), len(f"file-{number}")))
-        block += f"file-{number}".encode()
-        maps: dict[int, Mapping[int, Any]] = {LOWER: entry.lower, UPPER: entry.upper}
-        maps |= {VALUES: entry.values, NULLS: entry.nulls, NANS: entry.nans}
-        for slot, pairs in maps.items():
-            spans[slot].append((len(block), len(pairs)))
-            for key, value in pairs.items():
-                block += _varint(key)
-                block += _varint(len(value)) + value if isinstance(value, bytes) else _varint(value)
-            block += b"\0"
-        records.append((begin, len(block) - begin))
+    maps: dict[int, list[bytes]] = {slot: [] for slot in (LOWER, UPPER, VALUES, NULLS, NANS)}
+    for entry in entries:
+        for slot, pairs in zip(maps, (entry.lower, entry.upper, entry.values, entry.nulls, entry.nans), strict=True):
+            maps[slot].append(_encoded(pairs))
     count = len(entries)
+    nothing = np.full(count, NULL, np.int64)
+    no_longs = pa.array([None] * count, pa.list_(pa.int64()))
     return EntryColumns(
-        block=bytes(block),
-        records=_spans(records),
         spec_id=0,
-        paths=_spans(paths),
-        formats=np.zeros(count, np.int8),
+        is_of_deletes=False,
         partitions=list(partitions),
+        statistics={slot: pa.array(each, pa.binary()) for slot, each in maps.items()},
+        paths=pa.array([f"file-{number}" for number in range(count)], pa.string()),
+        formats=np.zeros(count, np.int8),
         partition_codes=np.array([e.partition for e in entries], np.int32),
         record_counts=np.array([e.record_count for e in entries], np.int64),
         file_sizes=np.arange(count, dtype=np.int64) + 100,
         sequence_numbers=np.ones(count, np.int64),
         file_sequence_numbers=np.ones(count, np.int64),
-        first_row_ids=np.full(count, NULL, np.int64),
+        first_row_ids=nothing,
         is_encrypted=np.zeros(count, np.bool_),
-        split_offsets=Longs(np.zeros(0, np.int64), np.zeros(count, np.int64)),
-        statistics={slot: _spans(places) for slot, places in spans.items()},
-        deletes=None,
+        split_offsets=no_longs,
+        contents=np.zeros(count, np.int8),
+        equality_ids=no_longs,
+        referenced=pa.array([None] * count, pa.string()),
+        content_offsets=nothing,
+        content_sizes=nothing,
     )
 
 
-def _spans(places: Sequence[tuple[int, int]]) -> Spans:
-    both = np.array(places, np.int32).reshape(-1, 2)
-    return Spans(both[:, 0].copy(), both[:, 1].copy())
+def _encoded(pairs: Mapping[int, Any]) -> bytes:
+    """A map as an Avro array of pairs."""
+    block = bytearray(_varint(len(pairs)))
+    for key, value in pairs.items():
+        block += _varint(key)
+        block += _varint(len(value)) + value if isinstance(value, bytes) else _varint(value)
+    return bytes(block) + b"\0" * bool(pairs)
 
 
 def _varint(number: int) -> bytes:

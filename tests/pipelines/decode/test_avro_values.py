@@ -9,11 +9,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from nevermore.pipelines.decode import avro
 from nevermore.pipelines.decode.avro import reader_of
 from nevermore.pipelines.errors import WideBatchError
-from nevermore.scan_core.files.avro import encode_long
+from nevermore.scan_core.metadata import avro_values
 from tests.pipelines.decode.avro_schemas import Schemas
+from tests.support.avro_edit import encode_long
 
 
 class BrokenError(Exception):
@@ -142,7 +142,7 @@ def check(seed: int, *, unions: bool, count: int) -> int:
     chosen = table.filter(pa.array(~bad))
     chosen.validate(full=True)
     assert repr(chosen.to_pylist()) == repr([row for row in wanted if row is not None]), (seed, document)
-    blocks = [(b"".join(part), len(part)) for part in (good[:3], [], good[3:4], good[4:])]
+    blocks = [(len(part), b"".join(part)) for part in (good[:3], [], good[3:4], good[4:])]
     block = reader_of(document).read_blocks(blocks)
     assert block is not None
     assert repr(block.to_pylist()) == repr(expected(schema, good))
@@ -170,8 +170,8 @@ WHOLE = {
 
 
 def test_calls_of_a_few_values_each_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "_FOUND_BYTES", 1)
-    monkeypatch.setattr(avro, "_MIN_FOUND", 3)
+    monkeypatch.setattr(avro_values, "_FOUND_BYTES", 1)
+    monkeypatch.setattr(avro_values, "_MIN_FOUND", 3)
     for seed in range(5):
         check(seed, unions=False, count=20)
 
@@ -191,12 +191,12 @@ def test_no_values_missing_values_and_parts_of_arrays() -> None:
 def test_a_block_holds_exactly_the_values_that_it_claims() -> None:
     reader = reader_of(json.dumps(WHOLE))
     data = b"\2\4\0" * 5
-    whole = reader.read_blocks([(data, 5)])
+    whole = reader.read_blocks([(5, data)])
     assert whole is not None
     assert whole.num_rows == 5
-    wrong = [(data, 4), (data, 6), (data + b"\0", 5), (data[:-1], 5), (b"", 1), (b"x", 0), (data[:-1] + b"\4", 5)]
-    assert [reader.read_blocks([(data, 5), block]) for block in wrong] == [None] * len(wrong)
-    nothing = reader.read_blocks([(b"", 0)])
+    wrong = [(4, data), (6, data), (5, data + b"\0"), (5, data[:-1]), (1, b""), (0, b"x"), (5, data[:-1] + b"\4")]
+    assert [reader.read_blocks([(5, data), block]) for block in wrong] == [None] * len(wrong)
+    nothing = reader.read_blocks([(0, b"")])
     assert nothing is not None
     assert nothing.num_rows == 0
 
@@ -249,7 +249,7 @@ def test_values_of_few_bytes_with_many_parts_do_not_take_much_memory(kind: Any, 
     with pytest.raises(WideBatchError, match=r"50,00[01] Avro values with 10[123] parts"):
         reader.read(pa.array(messages, pa.binary()))
     with pytest.raises(WideBatchError, match=r"50,00[01] Avro values with 10[123] parts"):
-        reader.read_blocks([(b"".join(messages), len(messages))])
+        reader.read_blocks([(len(messages), b"".join(messages))])
 
 
 def test_a_union_of_several_types_is_a_struct_with_the_value_under_the_name_of_its_type() -> None:

@@ -22,7 +22,7 @@ from nevermore.pipelines.decode.schema_registry import (
     UnknownSchemaError,
 )
 from nevermore.pipelines.errors import ConfigError, SourceError
-from nevermore.scan_core.files.avro import parse_record
+from nevermore.scan_core.metadata import parse_record
 
 
 @dataclass
@@ -198,7 +198,7 @@ def test_referenced_schemas_are_put_in_place_once(server: Server) -> None:
         },
         "/subjects/deep/versions/1": {"schema": json.dumps(deep)},
     }
-    parsed, _, _ = parse_record(json.loads(complete_document(client(server).schema(7, SchemaKind.AVRO))))
+    parsed = parse_record(json.loads(complete_document(client(server).schema(7, SchemaKind.AVRO))))
     assert [str(f.type.meant) for f in parsed] == ["struct<x: struct<y: int64 not null> not null>"] * 2
 
 

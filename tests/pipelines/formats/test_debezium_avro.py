@@ -95,7 +95,7 @@ def test_events_in_an_avro_file_decode_by_the_names_in_its_schema(codec: str, tm
 
 def test_block_that_claims_more_records_than_it_has_bytes_is_refused_before_memory_is_taken() -> None:
     empty = json.dumps({"type": "record", "name": "r", "fields": [{"name": "op", "type": "null"}]})
-    assert reader_of(empty).read_blocks([(b"", 10**15)]) is None
+    assert reader_of(empty).read_blocks([(10**15, b"")]) is None
 
 
 def test_messages_decode_by_the_schemas_that_they_name(schemas: Path) -> None:

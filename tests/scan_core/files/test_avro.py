@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from nevermore.scan_core.columns.file_reader import field_id_of
-from nevermore.scan_core.files.avro import AvroFileReader, encode_long, open_avro
+from nevermore.scan_core.files.avro import AvroFileReader, open_avro
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from nevermore.scan_core.rows.selection import All, Mask
+from tests.support.avro_edit import encode_long
 
 IO = FileIOConfig()
 UUID = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")

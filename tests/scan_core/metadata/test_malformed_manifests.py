@@ -7,29 +7,19 @@ import fastavro
 import pytest
 
 from nevermore.scan_core.io import cache
-from nevermore.scan_core.metadata import manifests
 from nevermore.scan_core.metadata.manifest_list import read_manifest_list
 from nevermore.scan_core.metadata.manifests import read_data_manifests
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, ScanError
-from nevermore.scan_core.native import compiled
 from tests.scan_core.current_manifests import COLUMNS, IO, current, data_files, delete_files, rows
 from tests.support.avro_edit import rewrite_avro
 from tests.support.table_builder import EXISTING, TableBuilder
+
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> TableBuilder:
     return TableBuilder(tmp_path, COLUMNS)
-
-
-@pytest.fixture(autouse=True, params=["one by one", "many together"])
-def entries_decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether compiled code finds the facts of entries makes no difference to what they say."""
-    together = request.param == "many together"
-    if together:
-        compiled.load()
-    monkeypatch.setattr(manifests, "MIN_RECORDS", 1 if together else 1 << 62)
-    cache.clear()
 
 
 def test_rule_03_an_existing_entry_without_number_is_malformed(table: TableBuilder) -> None:

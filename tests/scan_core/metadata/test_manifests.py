@@ -10,30 +10,20 @@ import pytest
 from nevermore.pipelines.iceberg.manifests import PartitionLayout, read_manifest
 from nevermore.scan_core import MalformedTableError
 from nevermore.scan_core.io import cache
-from nevermore.scan_core.metadata import manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests
 from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat, PartitionSpec
-from nevermore.scan_core.native import compiled
 from tests.scan_core.current_manifests import COLUMNS, IO, current, data_files, delete_files, rows
 from tests.support.agreed_rows import rows_of
 from tests.support.avro_edit import rewrite_avro
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import EXISTING, TableBuilder
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> TableBuilder:
     return TableBuilder(tmp_path, COLUMNS)
-
-
-@pytest.fixture(autouse=True, params=["one by one", "many together"])
-def entries_decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether compiled code finds the facts of entries makes no difference to what they say."""
-    together = request.param == "many together"
-    if together:
-        compiled.load()
-    monkeypatch.setattr(manifests, "MIN_RECORDS", 1 if together else 1 << 62)
-    cache.clear()
 
 
 def test_everything_an_entry_says_is_kept(table: TableBuilder) -> None:

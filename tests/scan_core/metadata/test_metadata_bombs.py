@@ -143,7 +143,7 @@ LISTED: dict[str, tuple[Any, int, int, Callable[[], bytes], str]] = {
         1,
         1,
         lambda: b"\0\0" + _varint(MANY) + b"\0" * (MANY + 1),
-        "an array of 9000000 items, and at most 1048576",
+        "more than 8388608 summaries",
     ),
     "items of many records": (
         _list_schema(_SUMMARIES),

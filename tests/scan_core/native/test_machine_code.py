@@ -233,4 +233,4 @@ def test_kernels_declare_themselves_and_machine_code_imports_none() -> None:
     program = "from nevermore.scan_core.native import machine_code\nprint(*machine_code.signatures())"
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    assert {"hash_words", "find", "walk_records"} <= set(found)
+    assert {"hash_words", "find", "read_values"} <= set(found)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.io.location import FileIOConfig
-from nevermore.scan_core.metadata.bulk_manifests import Spans, data_file_at
+from nevermore.scan_core.metadata.bulk_manifests import file_at
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import PrimitiveType
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
@@ -21,7 +21,7 @@ from nevermore.scan_core.model.transforms import normalise_value, parse_transfor
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.plan.file_pruner import FilePruner, PlanTrace
 from nevermore.scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
-from nevermore.scan_core.prune.facts import NoColumnError, _decoded, array_of, match_columns
+from nevermore.scan_core.prune.facts import NoColumnError, Spans, _decoded, array_of, match_columns
 from nevermore.scan_core.split.tasks import ScanContext
 from tests.support.bound_bytes import encode_bound
 from tests.support.entry_columns import Entry, entry_columns
@@ -139,7 +139,7 @@ def check_files(data: st.DataObject, where: Sql) -> None:
     options = ScanOptions()
     rows = np.arange(len(columns))
     one_by_one, together = PlanTrace(), PlanTrace()
-    objects = ObjectPart([data_file_at(columns, row) for row in rows.tolist()])
+    objects = ObjectPart([file_at(columns, row) for row in rows.tolist()])
     kept = pruner(where.spark, spec_of(fields), options).prune(objects, one_by_one)
     found = pruner(where.spark, spec_of(fields), options).prune(ColumnPart(columns, rows, None), together)
     assert [found.file(i).path for i in range(len(found))] == [kept.file(i).path for i in range(len(kept))]
@@ -155,7 +155,7 @@ def test_key_bounds_of_columns_are_those_of_files(num_examples: int) -> None:
 
 def check_key_bounds(data: st.DataObject, field_id: int, nan_matters: bool) -> None:  # noqa: FBT001  drawn
     columns = entry_columns(data.draw(st.lists(entries(1), min_size=1, max_size=6)))
-    files = [data_file_at(columns, row) for row in range(len(columns))]
+    files = [file_at(columns, row) for row in range(len(columns))]
     expected = key_bounds(files, field_id, _TYPES[field_id], nan_matters=nan_matters)
     found = key_bounds_of_columns(
         columns, np.arange(len(columns)), files.__getitem__, field_id, _TYPES[field_id], nan_matters=nan_matters
@@ -199,9 +199,9 @@ _HIGH |= {9: True, 11: 5, 18: "c", 20: b"z"}
 
 def test_a_bound_that_is_a_signalling_nan_is_unknown_without_a_warning() -> None:
     stored = bytes.fromhex("0100807f") + struct.pack("<f", 1.5)
-    spans = Spans(np.array([0, 4]), np.array([4, 4]))
+    spans = Spans(np.frombuffer(stored, np.uint8), np.array([0, 4]), np.array([4, 4]))
     for name in ("float", "double"):
-        assert _decoded(stored, spans, PrimitiveType(name), pa.float64()).values.to_pylist() == [None, 1.5]
+        assert _decoded(spans, PrimitiveType(name), pa.float64()).values.to_pylist() == [None, 1.5]
 
 
 @pytest.mark.parametrize("value", [1.5, 1, Decimal("1.5"), float("nan")])
