@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.diff import Changes as Changes
     from nevermore.scan_core.diff import ChangeSplit as ChangeSplit
     from nevermore.scan_core.diff import ChangeType as ChangeType
-    from nevermore.scan_core.diff import FileChanges as FileChanges
     from nevermore.scan_core.diff import file_changes as file_changes
     from nevermore.scan_core.diff import read_changes as read_changes
     from nevermore.scan_core.expr.nodes import Constantish as Constantish
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.expr.nodes import col as col
     from nevermore.scan_core.expr.parse import inside as inside
     from nevermore.scan_core.expr.parse import null_is_unknown as null_is_unknown
-    from nevermore.scan_core.expr.parse import require_bounded as require_bounded
     from nevermore.scan_core.expr.parse import texts_in as texts_in
     from nevermore.scan_core.joins.late_keys import LateKeys as LateKeys
     from nevermore.scan_core.keys.columns import key_column as key_column
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.model.html import details as details
     from nevermore.scan_core.model.html import escaped as escaped
     from nevermore.scan_core.model.html import facts as facts
-    from nevermore.scan_core.model.html import fragment as fragment
     from nevermore.scan_core.model.html import grid as grid
     from nevermore.scan_core.model.html import line_chart as line_chart
     from nevermore.scan_core.model.html import page as page
@@ -119,7 +116,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.split.tasks import pack_splits as pack_splits
     from nevermore.scan_core.split.tasks import unpack_split as unpack_split
     from nevermore.scan_core.verification import Damage as Damage
-    from nevermore.scan_core.verification import VerifiedBytes as VerifiedBytes
     from nevermore.scan_core.verification import verify_bytes as verify_bytes
     from nevermore.scan_core.why import KeyReport as KeyReport
     from nevermore.scan_core.why import RowFate as RowFate
@@ -130,9 +126,9 @@ else:
         {
             "nevermore.scan_core.columns.conversion": "descended public_batch",
             "nevermore.scan_core.deletes.positions": "FILE_PATH_ID POSITION_ID read_deletion_vector read_position_deletes",
-            "nevermore.scan_core.diff": "ChangeSplit ChangeType Changes FileChanges file_changes read_changes",
+            "nevermore.scan_core.diff": "ChangeSplit ChangeType Changes file_changes read_changes",
             "nevermore.scan_core.expr.nodes": "Constantish Expr col",
-            "nevermore.scan_core.expr.parse": "inside null_is_unknown require_bounded texts_in",
+            "nevermore.scan_core.expr.parse": "inside null_is_unknown texts_in",
             "nevermore.scan_core.joins.late_keys": "LateKeys",
             "nevermore.scan_core.keys.columns": "key_column",
             "nevermore.scan_core.keys.hash": "hash_rows hash_seed",
@@ -145,7 +141,7 @@ else:
                 "remember_secret require_package"
             ),
             "nevermore.scan_core.model.html": (
-                "Bar Html bars chain details escaped facts fragment grid line_chart page section size_text"
+                "Bar Html bars chain details escaped facts grid line_chart page section size_text"
             ),
             "nevermore.scan_core.model.metrics": "ScanMetrics",
             "nevermore.scan_core.model.options": "ScanOptions Switches",
@@ -171,7 +167,7 @@ else:
             "nevermore.scan_core.scan": "Scan Table open_table places_of",
             "nevermore.scan_core.semi_join": "induced_ranges",
             "nevermore.scan_core.split.tasks": "FileScanTask ScanContext Split pack_splits unpack_split",
-            "nevermore.scan_core.verification": "Damage VerifiedBytes verify_bytes",
+            "nevermore.scan_core.verification": "Damage verify_bytes",
             "nevermore.scan_core.why": "KeyReport RowFate key_report",
         },
     )

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
 from nevermore.scan_core.expr.nodes import leaf_ids
@@ -16,11 +15,6 @@ from nevermore.scan_core.rows.buffers import Mask, boolean_array, numbers, valid
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""
-_MIN_COST_TO_ENCODE = 90.0
-"""Expressions cheaper than this (in units of `kernels.py`) are evaluated faster than a dictionary is built."""
-SAMPLE_ROWS, MAX_SAMPLE_ROWS, SAMPLED_SHARE, MIN_ROWS_PER_SAMPLED_VALUE = 1024, 16_384, 32, 8
-"""A plain column is worth a dictionary if a sample of it repeats each value so often."""
-
 Codes = npt.NDArray[np.integer[Any]]
 
 
@@ -39,7 +33,7 @@ class Frame:
         self.vectors: dict[BoundExpr, Vector] = {}
         self._columns = columns
         self._plain: dict[int, pa.Array] = {}
-        self._by_dictionary: dict[tuple[int, bool], tuple[Frame, Codes] | None] = {}
+        self._by_dictionary: dict[int, tuple[Frame, Codes] | None] = {}
 
     def __contains__(self, field_id: int) -> bool:
         return field_id in self._columns
@@ -67,25 +61,19 @@ class Frame:
             narrowed.vectors[node] = vector.where(mask)
         return narrowed
 
-    def by_dictionary(self, field_id: int, cost: float) -> "tuple[Frame, Codes] | None":
-        """A frame of the column's distinct values, NULL last, and for each row which of them it has.
+    def by_dictionary(self, field_id: int) -> "tuple[Frame, Codes] | None":
+        """A frame of the distinct values of a dictionary-encoded column, NULL last, and for each row which of them it has.
 
-        None if the column is not there, or the batch has too many distinct values for what evaluating one costs.
+        None if the column is not there or not encoded, or the batch has many distinct values.
         """
-        array = self._columns.get(field_id)
-        key = field_id, array is not None and cost >= _MIN_COST_TO_ENCODE
-        if key not in self._by_dictionary:
-            self._by_dictionary[key] = self._encode(*key)
-        return self._by_dictionary[key]
+        if field_id not in self._by_dictionary:
+            self._by_dictionary[field_id] = self._encoded(field_id)
+        return self._by_dictionary[field_id]
 
-    def _encode(self, field_id: int, may_encode: bool) -> "tuple[Frame, Codes] | None":  # noqa: FBT001
+    def _encoded(self, field_id: int) -> "tuple[Frame, Codes] | None":
         array = self._columns.get(field_id)
-        if array is None:
-            return None
         if not isinstance(array, pa.DictionaryArray):
-            if not may_encode or not self._repeats_values(array):
-                return None
-            array = array.dictionary_encode()
+            return None
         distinct = len(array.dictionary)
         if (distinct + 1) * MIN_ROWS_PER_DISTINCT_VALUE > self.num_rows:
             return None
@@ -95,19 +83,6 @@ class Frame:
         if (present := validity(indices)) is not None:
             codes = np.where(present, codes, distinct)
         return Frame({field_id: values}, distinct + 1, self.repeated), codes
-
-    def _repeats_values(self, array: pa.Array) -> bool:
-        """Whether there are few distinct values, judged by a sample."""
-        if self.num_rows < 4 * SAMPLE_ROWS or not is_text(array.type):
-            return False
-        rows = min(max(self.num_rows // SAMPLED_SHARE, SAMPLE_ROWS), MAX_SAMPLE_ROWS)
-        sample = array.slice(self.num_rows // 2, rows)
-        return bool(pc.count_distinct(sample).as_py() * MIN_ROWS_PER_SAMPLED_VALUE <= rows)
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Strings and bytes."""
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_))
 
 
 class _Filtered(Mapping[int, pa.Array]):

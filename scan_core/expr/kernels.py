@@ -584,7 +584,7 @@ def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
 
 def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     field_id = sole_column(node)
-    encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
+    encoded = None if field_id is None else frame.by_dictionary(field_id)
     if encoded is None:
         return _plain_truth(node, frame, nulls=nulls)
     values, codes = encoded
@@ -668,7 +668,7 @@ def vector_of(node: BoundExpr, frame: Frame) -> Vector:
 
 def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     field_id = sole_column(node)
-    encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
+    encoded = None if field_id is None else frame.by_dictionary(field_id)
     if encoded is None:
         return _plain_vector(node, frame)
     values, codes = encoded

@@ -140,15 +140,6 @@ def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
     return words
 
 
-def end_words(column: BytesColumn, *, is_last: bool) -> Words:
-    """The first or last eight bytes of each string, shorter ones zero-padded."""
-    column = column.with_slack()
-    starts, ends = column.offsets[:-1], column.offsets[1:]
-    starts = np.maximum(ends - 8, starts) if is_last else starts
-    words: Words = column.word_view[starts] & tail_masks(ends - starts)
-    return words
-
-
 def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
     """All words from `first_position` on of the given (longer) strings, and the position of each within its string."""
     starts, lengths = column.offsets[rows], column.offsets[rows + 1] - column.offsets[rows]

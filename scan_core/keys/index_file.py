@@ -24,14 +24,14 @@ import pyarrow as pa
 from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
 from nevermore.scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
 from nevermore.scan_core.keys.hash import HashSeed
-from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex, WordFilter
+from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
 from nevermore.scan_core.keys.summary import KeySummary
 from nevermore.scan_core.keys.table import HashTable
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
 
-_MAGIC = b"NVRMIDX5"
+_MAGIC = b"NVRMIDX6"
 _PREFIX = struct.Struct("<8sQQI")
 """Magic, size of the file, size of the header, CRC-32 of everything behind the prefix."""
 _ALIGNMENT = 64
@@ -48,7 +48,6 @@ _CLASSES: Mapping[str, Callable[..., Any]] = {
         HashTable,
         HashSeed,
         KeySummary,
-        WordFilter,
         FixedColumn,
         BytesColumn,
         DictionaryColumn,

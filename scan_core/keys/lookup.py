@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.keys.columns import (
-    BytesColumn,
     DictionaryColumn,
     FixedColumn,
     KeyColumn,
@@ -25,7 +24,7 @@ from nevermore.scan_core.keys.columns import (
     null_flags,
     signed_values,
 )
-from nevermore.scan_core.keys.hash import HashSeed, KeyRows, end_words, hash_rows, hash_seed, rotate, same_keys
+from nevermore.scan_core.keys.hash import HashSeed, KeyRows, hash_rows, hash_seed, rotate, same_keys
 from nevermore.scan_core.keys.summary import (
     DeleteKeys,
     KeySummary,
@@ -183,67 +182,6 @@ def _grown(ranks: Ranks, lower: int, low: int, high: int, limit_slots: int) -> R
     return grown
 
 
-_FILTER_BITS_PER_KEY = 32
-_MAX_FILTER_BITS = 1 << 24
-"""2 MiB, so that it stays in the cache."""
-_MAX_FILTER_SHARE = 0.25
-"""Of bits that are set, and of rows that pass: a filter that lets more through costs more than it saves."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class WordFilter:
-    """Which words the delete keys begin or end with, by one string column: most other keys are not even hashed.
-
-    Attributes:
-        column: number of the key column.
-        is_last: the last eight bytes decide, else the first.
-        multiplier: odd; the bit of a word is `word * multiplier >> shift`.
-        shift: 64 less the binary logarithm of the number of bits.
-        bits: set for every delete key.
-    """
-
-    column: int
-    is_last: int
-    multiplier: int
-    shift: int
-    bits: Words
-
-    def passing(self, column: BytesColumn, kernels: Kernels) -> Rows | None:
-        """The rows whose keys may be deleted; None if they are too many to be looked up apart."""
-        found = np.empty(column.num_rows + 1, np.uint32)
-        count = kernels["may_match32" if column.offsets.itemsize == 4 else "may_match64"](
-            column.offsets,
-            column.data,
-            column.num_rows,
-            len(column.data),
-            self.is_last,
-            self.multiplier,
-            self.shift,
-            self.bits,
-            found,
-        )
-        return found[:count].astype(np.int64) if count <= _MAX_FILTER_SHARE * column.num_rows else None
-
-
-def _filter_of(columns: Sequence[KeyColumn], multiplier: int) -> WordFilter | None:
-    """The filter of delete keys that has most bits set, as it tells most keys apart; None if all would be dense."""
-    num_bits = max(64, 1 << (_FILTER_BITS_PER_KEY * columns[0].num_rows - 1).bit_length()) if columns else 0
-    if not 0 < num_bits <= _MAX_FILTER_BITS:
-        return None
-    shift, found = 65 - num_bits.bit_length(), []
-    for number, column in enumerate(columns):
-        plain = column.values if isinstance(column, DictionaryColumn) else column
-        if isinstance(plain, BytesColumn) and plain.num_rows:
-            for is_last in (False, True):
-                places = (end_words(plain, is_last=is_last) * np.uint64(multiplier)) >> np.uint64(shift)
-                is_set = np.zeros(num_bits, np.uint8)
-                is_set[places.view(np.int64)] = 1
-                bits = np.packbits(is_set, bitorder="little").view(np.uint64)
-                found.append((int(is_set.sum()), WordFilter(number, int(is_last), multiplier, shift, bits)))
-    num_set, best = max(found, key=lambda f: f[0], default=(0, None))
-    return best if num_set <= _MAX_FILTER_SHARE * num_bits else None
-
-
 _MAX_SEEDS = 8
 _NO_ROWS = np.empty(0, np.uint32)
 
@@ -252,8 +190,7 @@ _NO_ROWS = np.empty(0, np.uint32)
 class HashedIndex:
     """Entry e of `table` is row `rows[e]` of `columns`, and has rank `ranks[e]`.
 
-    `columns` and `rows` are empty where the hash alone is the key; NULL then has `null_rank`. `filter` excludes most
-    keys before they are hashed.
+    `columns` and `rows` are empty where the hash alone is the key; NULL then has `null_rank`.
     """
 
     sequence_numbers: tuple[int, ...]
@@ -264,13 +201,11 @@ class HashedIndex:
     ranks: Ranks
     null_rank: int
     summaries: tuple[KeySummary, ...]
-    filter: WordFilter | None
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
         held = self.table.num_bytes + self.rows.nbytes + self.ranks.nbytes + sum(s.num_bytes for s in self.summaries)
-        held += 0 if self.filter is None else self.filter.bits.nbytes
         return held + sum(column_bytes(c) for c in self.columns)
 
     @property
@@ -284,20 +219,8 @@ class HashedIndex:
         columns = [key_column(array) for array in keys]
         if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
             return self._deleted_words(columns[0], threshold, kernels)
-        if (rows := self._passing(columns, kernels)) is not None:
-            dead = np.zeros(len(keys[0]), np.bool_)
-            taken = [key_column(array.take(pa.array(rows))) for array in keys]
-            dead[rows] = self.deleted_hashes(hash_rows(taken, self.seed, kernels), taken, threshold, kernels)
-            return dead
         hashes = hash_rows(columns, self.seed, kernels)
         return self.deleted_hashes(hashes, columns, threshold, kernels)
-
-    def _passing(self, columns: Sequence[KeyColumn], kernels: Kernels | None) -> Rows | None:
-        """The rows that the filter lets pass; None if there is no filter for these columns, or it does not help."""
-        if self.filter is None or kernels is None:
-            return None
-        column = columns[self.filter.column]
-        return self.filter.passing(column, kernels) if isinstance(column, BytesColumn) else None
 
     def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Mask:
         """Deleted rows for keys of one word, which are hashed and looked up without storing the hashes."""
@@ -369,9 +292,8 @@ def build_hashed(
     summaries = tuple(
         summarise([c], has_null=n, kind=kind) for c, n, kind in zip(columns, has_null, key_types, strict=True)
     )
-    found = None if is_bijective else _filter_of(columns, seed.first)
     columns, rows = ((), _NO_ROWS) if is_bijective else (columns, built.rows)
-    return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries, found)
+    return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

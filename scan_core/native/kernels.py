@@ -154,32 +154,7 @@ def same_bytes(  # noqa: PLR0917  same
     return pairs
 
 
-def may_match(  # noqa: PLR0917  same
-    offsets: Any,
-    data: Any,
-    rows: Any,
-    data_end: Any,
-    is_last: Any,
-    multiplier: Any,
-    shift: Any,
-    bits: Any,
-    found: Any,
-) -> Any:
-    """Fill `found` with the rows whose first or last word has its bit set (`keys.lookup.WordFilter`); returns how many."""
-    count = u(0)
-    for row in range(rows):
-        place, end = u(offsets[row]), u(offsets[row + u(1)])
-        if is_last and end - place > u(8):
-            place = end - u(8)
-        word = word_of(data, data_end, place, end) if end > place else u(0)
-        bit = (word * multiplier) >> shift
-        found[count] = row
-        count += (bits[bit >> u(6)] >> (bit & u(63))) & u(1)
-    return count
-
-
 _HASH_BYTES = "u8*[data_end] u64 u64 u64 u64*[24] u64*[3] u64*[rows]"
-_MAY_MATCH = "u8*[data_end] u64 u64 u64 u64 u64 u64*[1] u32*[rows+1]"
 _SAME_BYTES = "u8*[data_end] u64 i64*[pairs] i64*[1] u8*[other_end] u64 i64*[pairs] u64 u8*[pairs]"
 HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "hash_words": (hash_words, "u64*[rows] u64 u64 u64 u64 u64*[rows]"),
@@ -187,8 +162,6 @@ HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "hash_bytes32": (hash_bytes, f"i32*[rows+1] {_HASH_BYTES}"),
     "hash_bytes64": (hash_bytes, f"i64*[rows+1] {_HASH_BYTES}"),
     "finish": (finish, "u64*[rows] u64 u64"),
-    "may_match32": (may_match, f"i32*[rows+1] {_MAY_MATCH}"),
-    "may_match64": (may_match, f"i64*[rows+1] {_MAY_MATCH}"),
     "same_bytes32": (same_bytes, f"i32*[1] {_SAME_BYTES}"),
     "same_bytes64": (same_bytes, f"i64*[1] {_SAME_BYTES}"),
 }
@@ -196,7 +169,7 @@ HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 
 In brackets is how many values an array has at least, in terms of numbers that are passed with it; calls are refused
 otherwise. What values point at, the caller proves: codes lie among the values that they stand for, offsets ascend up to
-the end of the data (Arrow's arrays), rows have an offset and one behind it, a filter has 2**(64 - shift) bits.
+the end of the data (Arrow's arrays); rows have an offset and one behind it.
 """
 
 

@@ -70,14 +70,6 @@ def same_bytes(random: Random, dtype: type) -> Arguments:
     return [offsets, data, end, rows, others, other_data, other_end, other_rows, pairs, same]
 
 
-def may_match(random: Random, dtype: type) -> Arguments:
-    offsets, data, end = strings(random, count := size(random), dtype)
-    shift = int(random.integers(40, 59))
-    bits = words(random, 1 << (58 - shift))
-    is_last, found = int(random.integers(0, 2)), np.zeros(count + 1, np.uint32)
-    return [offsets, data, count, end, is_last, number(random) | 1, shift, bits, found]
-
-
 def partition(random: Random) -> Arguments:
     found = words(random, size(random))
     return [found, len(found), np.zeros(257, np.uint64), np.zeros_like(found), np.zeros(len(found), np.uint32)]
@@ -285,8 +277,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "hash_bytes32": lambda random: hash_bytes(random, np.int32),
     "hash_bytes64": lambda random: hash_bytes(random, np.int64),
     "finish": finish,
-    "may_match32": lambda random: may_match(random, np.int32),
-    "may_match64": lambda random: may_match(random, np.int64),
     "same_bytes32": lambda random: same_bytes(random, np.int32),
     "same_bytes64": lambda random: same_bytes(random, np.int64),
     "partition": partition,
