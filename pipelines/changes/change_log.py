@@ -4,7 +4,7 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +35,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
     storage_of,
 )
 from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
-from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, without
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
 from nevermore.scan_core import Constantish, Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
 
@@ -281,10 +281,14 @@ class ChangeLog:
         *,
         replaces_types: bool = False,
     ) -> None:
-        """With `replaces_types`, columns of rows whose type clashes with what is logged become new ones: older rows were removed."""
+        """With `replaces_types`, columns of rows whose type clashes with what is logged become new ones: older rows were removed.
+
+        Columns that no row has then are dropped when the load ends, unless they identify rows.
+        """
         self.name = name
         self._catalog = catalog
         self._replaces_types = replaces_types
+        self._sent: set[str] = set()
         self.table = find_table(catalog, name)
         self._read_state()
 
@@ -478,6 +482,10 @@ class ChangeLog:
             elif reload == "ends" and reload_from:
                 more = {**more, positions.RELOADED: f"{reload_from} {last}"}
                 reload_from = 0
+                if self._replaces_types and self._sent:  # without a row, nothing says which columns there are
+                    gone = self.row_types.keys() - self._sent - {*self.key}
+                    paths = {f"{image}.{name}" for image in ("before", "after") for name in gone}
+                    delta.evolve(replace(delta.schema, fields=without(delta.schema.fields, paths)))
             carried = self._properties(position, last, delta, reload_from)
             committed = delta.commit(files, {**carried, **more}, operation="append")
         self.position, self.last_ordinal, self.order_reached = position, last, order
@@ -525,9 +533,22 @@ class ChangeLog:
         reload = {} if reload_from is None else {positions.RELOAD: str(reload_from)}
         return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties, **reload}
 
+    @property
+    def dropped_columns(self) -> set[str]:
+        """Columns that rows of this log had, and that were dropped since."""
+        had = (name for schema in self.stored.metadata.schemas for name in schema.column_names)
+        return {name.removeprefix("after.") for name in had if name.startswith("after.")} - self.row_types.keys()
+
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
+        self._sent |= {member.name for member in wanted.field("after").type}
+        # Keys stay what they are: they identify rows also in what refers to them.
         last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
-        evolution = evolve(delta.schema, iceberg_fields(wanted), last_id, replaces=self._may_replace)
+        evolution = evolve(
+            delta.schema,
+            iceberg_fields(wanted),
+            last_id,
+            replaces=lambda path: self._replaces_types and path.startswith(("before.", "after.")),
+        )
         if (of_key := next((c for c in evolution.clashes if c.column.startswith("key.")), None)) is not None:
             raise SchemaConflictError(
                 f"{self.name}: the column {of_key.column.removeprefix('key.')} of the key was {of_key.table_type} and is now "
@@ -537,10 +558,6 @@ class ChangeLog:
             raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
         if evolution.changed:
             delta.evolve(evolution.schema)
-
-    def _may_replace(self, path: str) -> bool:
-        """Keys stay what they are: they identify rows also in what refers to them."""
-        return self._replaces_types and path.startswith(("before.", "after."))
 
     def _moved_table(self, before: str | None) -> "CatalogTable":
         """The refreshed table, if nobody else has appended since its position was read."""

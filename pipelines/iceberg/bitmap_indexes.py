@@ -422,7 +422,8 @@ class BitmapIndexBuilder:
         stored = []
         for bitmap in bitmaps:
             bitmap.run_optimize()
-            stored.append((len(bitmap), _serialized(bitmap)))
+            data = struct.pack("<QI", 1, 0) + bitmap.serialize() if len(bitmap) else b""
+            stored.append((len(bitmap), data))
         directory = encode_directory(values, self._type, stored, num_rows)
         return EncodedIndex(directory, [data for _, data in stored], len(values))
 
@@ -449,7 +450,9 @@ class BitmapIndexBuilder:
         begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(ordered)], strict=True):
             self._bitmaps[ordered[begin]] |= _bitmap(sorted_rows[begin:end])
-        self._check_memory(int(rows[-1]) + 1)
+        # A bitmap takes at most two bytes a row, plus some 200 bytes.
+        if 2 * (int(rows[-1]) + 1) + 200 * len(self._bitmaps) > self._memory_limit_bytes:
+            raise UnsuitableColumnError(f"bitmaps would hold more than {self._memory_limit_bytes} bytes")
 
     def _entries(self, values: pa.Array) -> npt.NDArray[np.int32]:
         """The indices of distinct values; new values are added."""
@@ -468,20 +471,10 @@ class BitmapIndexBuilder:
         found: npt.NDArray[np.int32] = np.asarray(pc.index_in(values, value_set=self._values))
         return found
 
-    def _check_memory(self, num_rows: int) -> None:
-        """Check the memory: a bitmap takes at most two bytes a row, plus some 200 bytes."""
-        if 2 * num_rows + 200 * len(self._bitmaps) > self._memory_limit_bytes:
-            raise UnsuitableColumnError(f"bitmaps would hold more than {self._memory_limit_bytes} bytes")
-
 
 def _bitmap(rows: Rows) -> BitMap:
     """A bitmap of rows below 2**32, which may repeat."""
     return BitMap(typed_array("I", rows.astype(np.uint32).tobytes()))
-
-
-def _serialized(bitmap: BitMap) -> bytes:
-    """A bitmap in the 64-bit format; empty for no rows."""
-    return struct.pack("<QI", 1, 0) + bitmap.serialize() if len(bitmap) else b""
 
 
 def statistics_entry(writer: PuffinWriter, snapshot: Snapshot, listed: Sequence[PuffinBlob]) -> dict[str, Any]:

@@ -60,7 +60,9 @@ def open_catalog(config: Config) -> "Catalog":
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
     again = Retrying(
-        retry=retry_if_exception(_others_create_it), stop=stop_after_attempt(OPENING_ATTEMPTS), reraise=True
+        retry=retry_if_exception(lambda error: "already exists" in str(error)),
+        stop=stop_after_attempt(OPENING_ATTEMPTS),
+        reraise=True,
     )
     try:
         found: Catalog = again(load_catalog, config.catalog.name, config.catalog.properties)
@@ -90,11 +92,6 @@ def metadata_location(catalog: "Catalog", name: str) -> str | None:
         return location
     table = find_table(catalog, name)
     return None if table is None else table.metadata_location
-
-
-def _others_create_it(error: BaseException) -> bool:
-    """Whether an SQL catalog could not be opened because another process was creating its tables."""
-    return "already exists" in str(error)
 
 
 def check_catalog(config: Config) -> None:

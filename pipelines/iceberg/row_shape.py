@@ -72,7 +72,7 @@ def single_array(column: pa.ChunkedArray) -> pa.Array:
 
 def without_extensions(rows: pa.Table) -> pa.Table:
     """Store uuids as 16 bytes at every depth: the form of values between reading and writing."""
-    wanted = pa.schema([f.with_type(_storage_type(f.type)) for f in rows.schema])
+    wanted = pa.schema([f.with_type(_with_leaves(f.type, storage_of)) for f in rows.schema])
     if wanted.equals(rows.schema):
         return rows
     columns = [
@@ -97,10 +97,6 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     except OverflowError:
         found = times_as_text(rows).to_pylist()
     return found
-
-
-def _storage_type(kind: pa.DataType) -> pa.DataType:
-    return _with_leaves(kind, lambda leaf: leaf.storage_type if isinstance(leaf, pa.BaseExtensionType) else leaf)
 
 
 def _spelled_type(kind: pa.DataType) -> pa.DataType:
@@ -235,7 +231,7 @@ def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     if keys.num_columns == 1 and _is_ascending(keys.column(0)):
         return rows
     # Renamed, as Arrow treats a name that begins with a dot as a path.
-    plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
+    plain = keys.cast(pa.schema([pa.field(f.name, storage_of(f.type)) for f in keys.schema]))
     labels = [f"c{i}" for i in range(keys.num_columns)]
     return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
 
@@ -248,7 +244,8 @@ def _is_ascending(column: pa.ChunkedArray) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-def _sortable(kind: pa.DataType) -> pa.DataType:
+def storage_of(kind: pa.DataType) -> pa.DataType:
+    """The type that holds the values of a type, without what an extension adds to it."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 

@@ -3,7 +3,7 @@
 Any other change is a clash. Also converts Arrow types to Iceberg types, and schemas to the JSON of table metadata.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -111,6 +111,17 @@ def evolve(
     identifiers = frozenset(current.identifier_field_ids)
     fields = _merged(current.fields, wanted, ids, "", clashes, replaces=replaces, identifiers=identifiers)
     return Evolution(replace(current, fields=fields), fields != current.fields, tuple(clashes))
+
+
+def without(fields: Sequence[NestedField], dropped: Container[str], path: str = "") -> tuple[NestedField, ...]:
+    """The fields without those at these paths, of structs their members."""
+    return tuple(
+        replace(f, type=StructType(without(f.type.fields, dropped, f"{path}{f.name}.")))
+        if isinstance(f.type, StructType)
+        else f
+        for f in fields
+        if path + f.name not in dropped
+    )
 
 
 def iceberg_fields(struct: pa.StructType | pa.Schema) -> tuple[NestedField, ...]:

@@ -156,7 +156,14 @@ class CompactSettings:
         """The settings for a table: as asked for, else as its config says, else as its Iceberg properties say."""
         properties = table.metadata.properties
         key = tuple(filter(None, properties.get(KEY, "").split(",")))
-        found: dict[str, Any] = {"key": key, "bloom_columns": tuple(_bloom_columns(properties))}
+        found: dict[str, Any] = {
+            "key": key,
+            "bloom_columns": tuple(
+                name.removeprefix(_BLOOM_PROPERTY)
+                for name, value in properties.items()
+                if name.startswith(_BLOOM_PROPERTY) and value.lower() == "true"
+            ),
+        }
         if (size := properties.get("write.target-file-size-bytes", "")).isdecimal():
             found["target_file_bytes"] = max(int(size), 1)
         if (codec := properties.get("write.parquet.compression-codec", "")) in _CODECS:
@@ -272,12 +279,6 @@ Progress = Callable[[int, int, str], None]
 
 _CODECS = frozenset({"zstd", "snappy", "gzip", "lz4"})
 _BLOOM_PROPERTY = "write.parquet.bloom-filter-enabled.column."
-
-
-def _bloom_columns(properties: Mapping[str, str]) -> Iterator[str]:
-    for name, value in properties.items():
-        if name.startswith(_BLOOM_PROPERTY) and value.lower() == "true":
-            yield name.removeprefix(_BLOOM_PROPERTY)
 
 
 def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress | None = None) -> CompactReport:

@@ -35,7 +35,7 @@ from nevermore.pipelines.iceberg.positions import (
     summary_properties,
 )
 from nevermore.pipelines.iceberg.replacement import Replacement, Swap
-from nevermore.pipelines.iceberg.row_shape import distinct_rows, member
+from nevermore.pipelines.iceberg.row_shape import distinct_rows, member, storage_of
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.maintain.compact import MAX_ROUNDS, CompactSettings, rewrite_without
 from nevermore.pipelines.maintain.orphans import names_reached
@@ -398,10 +398,8 @@ class _Run:
         schema = self._main.table.schema
         if self._is_keyed:
             return tuple(self._main.handle.metadata.properties[KEY].split(","))
-        return tuple(f.name for f in schema.fields if not pa.types.is_nested(self._arrow_type(f.name)))
-
-    def _arrow_type(self, name: str) -> pa.DataType:
-        return self._main.table.scan().select(name).arrow_schema.field(0).type
+        held = self._main.table.scan().select(*(f.name for f in schema.fields)).arrow_schema
+        return tuple(f.name for f in held if not pa.types.is_nested(f.type))
 
     def _find_keys(self) -> pa.Table:
         """The keys of all rows that match in any snapshot or change, and those that became of them by key changes."""
@@ -409,7 +407,7 @@ class _Run:
         parts = [batch for _, batch in _stored_rows(self._main, files.data.values(), self._key, self._where)]
         log = find_table(self._catalog, change_log_name(self._name)) if self._is_mirror else None
         schema = self._main.table.scan().select(*self._key).arrow_schema
-        empty = pa.schema([(f.name, _plain_type(f.type)) for f in schema]).empty_table()
+        empty = pa.schema([(f.name, storage_of(f.type)) for f in schema]).empty_table()
         found = pa.concat_tables([empty, *(self._plain(batch) for batch in parts)], promote_options="permissive")
         if log is None or log.metadata.current_snapshot_id is None:
             return distinct_rows(found)
@@ -843,10 +841,6 @@ def _published_from(handle: "CatalogTable") -> Mapping[str, str]:
         if snapshot.summary is None or snapshot.summary.operation.value != "replace":
             break
     return {}
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _differ(one: pa.Table, other: pa.Table) -> Mask:

@@ -363,7 +363,11 @@ class _Base:
             sampled = np.sort(np.concatenate([np.zeros(0, np.int64), *(part[::_SAMPLE_EVERY] for part in ordinals)]))
             count = max(1, made.nbytes // self.limit_bytes + 1)
             bounds = sampled[np.linspace(0, len(sampled), count, endpoint=False).astype(np.int64)[1:]]
-            in_order = spread(made.tables(), partial(_part_of, bounds), count)
+            in_order = spread(
+                made.tables(),
+                lambda part: np.searchsorted(bounds, np.asarray(part.column(ORDINAL)), side="right"),
+                count,
+            )
             for part in chain(in_order, self._later_changes()):
                 rows = part.sort_by(ORDINAL)
                 files += write_rows(rows, delta.target, spec)
@@ -491,10 +495,6 @@ def _streamed(schema: pa.Schema, parts: Iterator[pa.Table]) -> pa.RecordBatchRea
     """Changes one batch after the other: a log may be larger than the memory."""
     batches = (batch for part in parts for batch in without_extensions(part).to_batches())
     return pa.RecordBatchReader.from_batches(without_extensions(schema.empty_table()).schema, batches)
-
-
-def _part_of(bounds: Rows, changes: pa.Table) -> Rows:
-    return np.searchsorted(bounds, np.asarray(changes.column(ORDINAL)), side="right").astype(np.int64)
 
 
 def _last_places(table: "CatalogTable", ordinal: int) -> pa.Table:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.iceberg.row_shape import distinct_rows
-from nevermore.pipelines.iceberg.schema_evolution import evolve
+from nevermore.pipelines.iceberg.schema_evolution import evolve, without
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.feeds import Readers, feeds_of
@@ -352,8 +352,10 @@ def _swap_rows(
     files: list[WrittenFile] = []
     num_rows = 0
     if source is not None:
-        parted = {f.source_id for spec in target.metadata.partition_specs for f in spec.fields}
-        kept = {delta.schema.path(number)[0].name for number in parted if number in delta.schema}
+        used = {f.source_id for spec in target.metadata.partition_specs for f in spec.fields}
+        used |= {f.source_id for order in target.metadata.sort_orders for f in order.fields}
+        kept = {delta.schema.path(number)[0].name for number in used if number in delta.schema}
+        gone = log.dropped_columns & {f.name for f in delta.schema.fields}
         evolution = evolve(
             *(delta.schema, current_schema(source).fields, target.metadata.last_column_id),
             replaces=lambda path: path.partition(".")[0] not in kept,
@@ -363,8 +365,8 @@ def _swap_rows(
             raise SourceError(
                 f"{'.'.join(target.name())} has columns that contradict the log; drop it first: {clashes}"
             )
-        if evolution.changed:
-            delta.evolve(evolution.schema)
+        if evolution.changed or gone - kept:
+            delta.evolve(replace(evolution.schema, fields=without(evolution.schema.fields, gone - kept)))
         for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows

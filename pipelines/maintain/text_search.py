@@ -121,14 +121,15 @@ class TextSearch:
             rows = read_avro(data, path).rows
             values = list(_leaves(rows))
             fault = "bounds of files that were removed" * any(map(_has_removed_bounds, rows))
-            return Searched(any(self._in_text(value) for value in values), sum(map(len, values)), fault)
+            return Searched(
+                any(pattern.search(value) for pattern in self._compiled for value in values),
+                sum(map(len, values)),
+                fault,
+            )
         if path.endswith(".gz"):
             with pa.CompressedInputStream(io.BytesIO(data), "gzip") as stream:
                 data = stream.read()
         return Searched(any(text in data for text in self._stored), len(data))
-
-    def _in_text(self, value: str) -> bool:
-        return any(pattern.search(value) for pattern in self._compiled)
 
     def _in_parquet(self, path: str, found: OpenedTable) -> Searched:
         num_bytes = 0

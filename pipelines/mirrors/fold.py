@@ -314,7 +314,9 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     given |= {n: pc.if_else(is_delete, old[n].cast(given[n].type), given[n]) for n in key}
     unsent = [n for n in given if n not in key] or [*key[:1]]
     fields = [*(pa.field(n, c.type) for n, c in given.items()), pa.field(DELETED, pa.bool_())]
-    softened = pa.StructArray.from_arrays([*given.values(), is_delete], fields=fields, mask=_is_empty(after, is_delete))
+    softened = pa.StructArray.from_arrays(
+        [*given.values(), is_delete], fields=fields, mask=pc.and_(after.is_null(), pc.invert(is_delete))
+    )
     replaced = {
         "op": pc.if_else(is_delete, "u", single_array(changes.column("op"))),
         "after": softened,
@@ -342,10 +344,6 @@ def _flagged(batches: list[pa.RecordBatch]) -> pa.Table:
     rows = without_extensions(pa.Table.from_batches(batches))
     rows = rows.drop_columns([DELETED]) if DELETED in rows.column_names else rows
     return rows.append_column(DELETED, pa.array(np.ones(rows.num_rows, np.bool_)))
-
-
-def _is_empty(after: pa.StructArray, is_delete: pa.BooleanArray) -> pa.BooleanArray:
-    return pc.and_(after.is_null(), pc.invert(is_delete))
 
 
 def _where(chosen: Mask, names: Sequence[str]) -> pa.ListArray:

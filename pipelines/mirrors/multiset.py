@@ -144,7 +144,7 @@ def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
     distinct = rows.take(pa.array(firsts))
     total, lowest = _walk(group, signs, len(firsts))
     before = np.zeros(len(firsts), np.int64)
-    asked = np.flatnonzero(_has_removal(group, signs, len(firsts)))
+    asked = np.flatnonzero(np.bincount(group[signs < 0], minlength=len(firsts)))
     if len(asked) and not truncated:
         before[asked] = count_live(distinct.take(pa.array(asked)))
     after = np.maximum(before + total, total - np.minimum(lowest, 0))
@@ -325,7 +325,7 @@ def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
     order = np.argsort(np.r_[np.flatnonzero(removes) * 2, np.flatnonzero(adds) * 2 + 1], kind="stable")
     signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
     lacking = _known(single_array(changes.column("unchanged")).filter(pa.array(removes)), columns)
-    lists = pa.concat_arrays([lacking, _empty_lists(int(adds.sum()))])
+    lists = pa.concat_arrays([lacking, pa.array([[]] * int(adds.sum()), pa.list_(pa.string()))])
     return both.append_column(_SIGN, pa.array(signs)).append_column(_LACKING, lists).take(pa.array(order))
 
 
@@ -336,10 +336,6 @@ def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
     parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)[kept]
     offsets = np.r_[0, np.cumsum(np.bincount(parents, minlength=len(lists)))].astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), names.filter(pa.array(kept)))
-
-
-def _empty_lists(count: int) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
 
 
 def _steps(signed: pa.Table, *, after_truncate: bool) -> Steps:
@@ -373,10 +369,6 @@ def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:
     base = np.r_[0, running][starts]
     ends = np.r_[starts[1:], len(order)] - 1
     return running[ends] - base, np.minimum.reduceat(running, starts) - base
-
-
-def _has_removal(group: Rows, signs: Rows, count: int) -> Mask:
-    return np.bincount(group[signs < 0], minlength=count) > 0
 
 
 def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:

@@ -1,13 +1,16 @@
 """What a source tells of its tables becomes their mirrors: tables without rows have columns, too."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
+from nevermore.pipelines.maintain.replay import resync, resync_from_source
 from tests.pipelines.postgres.conftest import Shop as PostgresShop
 from tests.pipelines.sources.conftest import Shop
 
@@ -70,3 +73,62 @@ def test_shape_of_a_table_without_rows_is_checked_before_anything_is_written(sho
     assert "partition_by" in str(table.error)
     assert find_table(open_catalog(config), "change_log.shop_items") is None
     shop.ingest(shop.config("items"))
+
+
+GONE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "key": ({}, []),
+    "renamed in the config": ({"rename": {"a": "label"}}, []),
+    "soft deletes": ({"soft_delete": True}, ["a"]),
+}
+
+
+@pytest.mark.parametrize("change", ["DROP COLUMN a", "RENAME COLUMN a TO b"], ids=["dropped", "renamed"])
+@pytest.mark.parametrize("way", GONE)
+def test_columns_that_the_source_no_longer_has_are_dropped_by_a_resync(way: str, change: str, shop: Shop) -> None:
+    settings, kept = GONE[way]
+    shop.sql("INSERT INTO items VALUES (1, 'x', 1.5), (2, 'y', NULL)")
+    config = shop.config("items", **settings)
+    shop.ingest(config)
+    shop.sql(f"ALTER TABLE items {change}", "INSERT INTO items (id) VALUES (3)")
+    shop.ingest(config)
+    before = columns(config).keys()
+    assert {"a", "label"} & before
+    resync_from_source(open_catalog(config), config, "shop.items")
+    now = {"id", "price", *(["b"] if "RENAME" in change else []), *kept}
+    assert columns(config).keys() - {"_deleted"} == now
+    shop.sql("INSERT INTO items (id) VALUES (4)")
+    shop.ingest(config)
+    assert [row["id"] for row in rows(config)] == [1, 2, 3, 4]
+    if "RENAME" in change:
+        assert [row["b"] for row in rows(config)] == ["x", "y", None, None]
+    resync(open_catalog(config), config, "shop.items")
+    assert columns(config).keys() - {"_deleted"} == now
+    earlier = open_catalog(config).load_table("shop.items").metadata.schemas
+    assert any({"a", "label"} & set(schema.column_names) for schema in earlier)
+
+
+def test_a_column_that_comes_back_after_a_resync_has_only_new_values(shop: Shop) -> None:
+    shop.sql("INSERT INTO items VALUES (1, 'x', 1.5)")
+    config = shop.config("items")
+    shop.ingest(config)
+    shop.sql("ALTER TABLE items DROP COLUMN a")
+    shop.ingest(config)
+    resync_from_source(open_catalog(config), config, "shop.items")
+    shop.sql("ALTER TABLE items ADD COLUMN a int", "INSERT INTO items (id, a) VALUES (2, 7)")
+    shop.ingest(config)
+    assert columns(config) == {"id": "int", "price": "decimal(10, 2)", "a": "int"}
+    assert [row["a"] for row in rows(config)] == [None, 7]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"partition_by": ["truncate(3, a)"]}, {"sort_by": ["a"]}], ids=["partition", "order"]
+)
+def test_a_column_of_the_layout_that_the_source_no_longer_has_is_named(shop: Shop, settings: dict[str, Any]) -> None:
+    shop.sql("INSERT INTO items VALUES (1, 'x', 1.5)")
+    config = shop.config("items", **settings)
+    shop.ingest(config)
+    shop.sql("ALTER TABLE items DROP COLUMN a")
+    shop.ingest(config)
+    with pytest.raises(SourceError, match=r"column 'a'|sort_by: a is not"):
+        resync_from_source(open_catalog(config), config, "shop.items")
+    assert rows(config) == [{"id": 1, "a": "x", "price": Decimal("1.50")}]
