@@ -23,9 +23,9 @@ from nevermore.scan_core.spark import (
     check_package,
     choice_of,
     compares_case,
+    dataframe,
     is_local,
     parse_sql,
-    partitioned_dataframe,
     require_session,
     spark_session,
     sql,
@@ -127,7 +127,7 @@ def register_views(
 ) -> dict[str, MirrorView]:
     """Make a temporary view of each mirror that exists, replacing views of these names.
 
-    Spark prunes the partitions of the views, see `partitioned_dataframe`.
+    The conditions of queries over views do not reach the scans: `query_tables` pushes them down.
 
     Args:
         spark: a session, classic or Connect.
@@ -168,7 +168,7 @@ def register_views(
         if narrow and name in narrow:
             scan = narrow[name](scan)
         snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
-        frame = partitioned_dataframe(spark, scan, reader, limits=limits)
+        frame = dataframe(spark, scan, reader, limits=limits)
         frame.createOrReplaceTempView(names[name])
         views[name] = MirrorView(name, names[name], snapshot_id, frame, choice_of(frame))
     return views

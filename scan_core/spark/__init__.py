@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from nevermore.scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
-    from nevermore.scan_core.spark.branches import MAX_BRANCHES as MAX_BRANCHES
-    from nevermore.scan_core.spark.branches import partitioned_dataframe as partitioned_dataframe
     from nevermore.scan_core.spark.frames import choice_of as choice_of
     from nevermore.scan_core.spark.frames import compares_case as compares_case
     from nevermore.scan_core.spark.frames import dataframe as dataframe
@@ -70,7 +68,6 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "nevermore.scan_core.spark.branches": "MAX_BRANCHES partitioned_dataframe",
             "nevermore.scan_core.spark.frames": "choice_of compares_case dataframe expected_choice means_what_scans_mean parallelism_of push_filters register reports_of why_not_native",
             "nevermore.scan_core.spark.native": "NativeLimits",
             "nevermore.scan_core.spark.package": "build_package check_package equip is_local pack_dependencies",

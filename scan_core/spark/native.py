@@ -604,17 +604,6 @@ def _why_not_bits(tasks: Sequence[FileScanTask], limits: NativeLimits, *, is_sel
     return f"the bits of rows that are left out may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
 
 
-def files_without_bits(
-    spark: SparkSession, tasks: Sequence[FileScanTask], context: ScanContext, *, limits: NativeLimits, parallelism: int
-) -> tuple[NativeFile, ...] | str:
-    """The same without looking for dead rows: the files, as if none of their rows were dead."""
-    if (reason := _why_not_bits(tasks, limits)) is not None:
-        return reason
-    of_files = [task.with_deletes() for task in tasks]
-    found = inspect_files(spark, of_files, context, ScanMetrics(), limits=limits, parallelism=parallelism)
-    return found if isinstance(found, str) else found.files
-
-
 def given_to_spark(
     tasks: Sequence[FileScanTask], files: Sequence[NativeFile], looked_up: ScanMetrics, *, is_selective: bool
 ) -> ScanMetrics:

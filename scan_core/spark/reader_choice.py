@@ -32,9 +32,8 @@ class ReaderChoice:
         asked: "auto", "python" or "native".
         strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks, "driver" in this process.
         why_not_native: why the native reader is not used; None if it is.
-        bits_found_by: who finds the rows that the native reader leaves out: "driver", "job", "cache" where all of them
-            were known, or "queries", which each look for those they need; None for the python reader, and before anybody
-            has looked for them.
+        bits_found_by: who found the rows that the native reader leaves out: "driver", "job", or "cache" where all of them
+            were known; None for the python reader, and before anybody has looked for them.
     """
 
     asked: Reader

@@ -4,7 +4,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -30,22 +30,15 @@ class TaskReports:
     Attributes:
         directory: a folder that driver and workers can write, each on its own host, or one that they share.
         fetch: brings reports that lie on other hosts into the folder; None where all of them are written to it.
-        branches: reports of reads that one stage may run at once; what they tell is part of what these tell.
     """
 
     directory: Path
     fetch: Callable[[Path], None] | None = field(default=None, compare=False)
-    branches: tuple["TaskReports", ...] = ()
 
     @classmethod
     def in_folder(cls, directory: Path | str | None, fetch: Callable[[Path], None] | None = None) -> "TaskReports":
         """Reports in `directory`, or in a new temporary folder that goes when this process ends."""
         return cls(Path(directory or tempfile.mkdtemp(prefix="reports-", dir=temporary_folder())), fetch)
-
-    def with_branches(self, number: int) -> "TaskReports":
-        """The same with reports of this number of reads, whose splits are numbered apart, each in a folder of its own."""
-        parts = tuple(TaskReports(self.directory / f"branch-{k}", self.fetch) for k in range(number))
-        return replace(self, branches=parts)
 
     def write_plan(self, metrics: ScanMetrics, num_splits: int) -> None:
         """Report what planning read and pruned; the last plan counts."""
@@ -63,13 +56,12 @@ class TaskReports:
     @property
     def num_missing(self) -> int:
         """Splits of stages under `stage_ids` that have not reported: left out by a limit, lost, or still running."""
-        return _num_missing(self._reports()) + sum(branch.num_missing for branch in self.branches)
+        return _num_missing(self._reports())
 
     @property
     def stage_ids(self) -> tuple[int, ...]:
         """Stages that reported, in the order they were submitted."""
-        own = {_stage_id(name) for name in self._reports()}
-        return tuple(sorted(own.union(*(branch.stage_ids for branch in self.branches))))
+        return tuple(sorted({_stage_id(name) for name in self._reports()}))
 
     def of_last_stage(self) -> ScanMetrics:
         """Metrics of the newest read of the relation; those of the plan if no task has reported."""
@@ -80,8 +72,6 @@ class TaskReports:
         total = ScanMetrics(**self._plan().get("metrics", {}))
         for report in self._reports(stage_id).values():
             total.add(ScanMetrics(**report["metrics"]))
-        for branch in self.branches:
-            total.add(branch.total(stage_id))
         return total
 
     def _reports(self, stage_id: int | None = None) -> dict[str, dict[str, Any]]:
