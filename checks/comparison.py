@@ -1,13 +1,12 @@
 """Results of checks, and rows compared with rows: what is missing, unexpected, or different."""
 
+import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import duckdb
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.checks.reference.sql_columns import open_connection
@@ -80,51 +79,86 @@ class Comparison:
         return not self.type_differences and self.num_left_only == self.num_right_only == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Rows in DuckDB.
+
+    Attributes:
+        connection: the database that has them.
+        sql: a table or sub-query with the columns c0, c1, ...
+        schema: their names and canonical types.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    sql: str
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> "Relation":
+        """Rows in memory, as long as the connection is open."""
+        rows, name = canonical(rows), f"rows_{next(_numbers)}"
+        connection.register(name, numbered(rows))
+        return cls(connection, name, rows.schema)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.connection.execute(f"SELECT count(*) FROM {self.sql}").fetchall()[0][0])
+
+    def select(self, names: Iterable[str], condition: str = "true") -> "Relation":
+        """Some columns of the rows that fulfil a condition in SQL."""
+        places = [self.schema.get_field_index(name) for name in names]
+        columns = ", ".join(f"c{place} AS c{i}" for i, place in enumerate(places))
+        sql = f"(SELECT {columns} FROM {self.sql} WHERE {condition})"
+        return Relation(self.connection, sql, pa.schema([self.schema.field(place) for place in places]))
+
+    def among(self, others: "Relation") -> "Relation":
+        """The rows that are among others, given by columns in the same order; NULL equals NULL."""
+        on = " AND ".join(f"l.c{i} IS NOT DISTINCT FROM r.c{i}" for i in range(len(self.schema)))
+        return Relation(
+            self.connection, f"(SELECT l.* FROM {self.sql} AS l SEMI JOIN {others.sql} AS r ON {on})", self.schema
+        )
+
+    def sample(self) -> list[dict[str, Any]]:
+        """The first rows, as `offending_keys` holds them."""
+        found = self.connection.sql(f"SELECT * FROM {self.sql} ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}")
+        return sample(found.to_arrow_table().rename_columns(self.schema.names))
+
+    def compare(self, other: "Relation", sort_by: Sequence[str] = ()) -> Comparison:
+        """How the rows differ from others; see `compare`."""
+        none, differences = self.schema.empty_table(), _type_differences(self.schema, other.schema)
+        if differences or not self.schema.names:
+            return Comparison(self.num_rows, other.num_rows, none, none, differences)
+        return surplus_rows(self.connection, self.sql, other.sql, self.schema, sort_by=sort_by)
+
+
+_numbers = itertools.count()
+
+
+def numbered(rows: pa.Table) -> pa.Table:
+    """The same rows with columns called c0, c1, ..."""
+    return rows.rename_columns([f"c{i}" for i in range(rows.num_columns)])
+
+
 def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Comparison:
     """Compare two tables as multisets of rows; the rows that differ are listed in the order of the columns `sort_by`.
 
     If columns or types differ, rows are not compared and all count as different.
     """
-    left, right = canonical(left), canonical(right)
-    differences = _type_differences(left.schema, right.schema)
-    if differences or not left.schema.names:
-        return Comparison(left.num_rows, right.num_rows, left.slice(0, 0), right.slice(0, 0), differences)
-    names = [f"c{i}" for i in range(left.num_columns)]
-    order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or ", ".join(names)
     with open_connection() as connection:
-        for side, rows in (("left_rows", left), ("right_rows", right)):
-            columns = [
-                pa.chunked_array([_array_bits(c) for c in rows[i].chunks], _bits_type(f.type))
-                for i, f in enumerate(rows.schema)
-            ]
-            places = pa.array(np.arange(rows.num_rows))
-            connection.register(side, pa.table([*columns, places], names=[*names, "place"]))
-        connection.execute(
-            f"CREATE TEMP TABLE surplus AS SELECT {', '.join(names)}, sum(weight) AS surplus, "
-            "min(place) FILTER (weight > 0) AS left_place, min(place) FILTER (weight < 0) AS right_place FROM ("
-            "SELECT *, 1 AS weight FROM left_rows UNION ALL SELECT *, -1 AS weight FROM right_rows) "
-            f"GROUP BY {', '.join(names)} HAVING sum(weight) <> 0"
-        )
-        ((more, fewer),) = connection.execute(
-            "SELECT coalesce(sum(surplus) FILTER (surplus > 0), 0), coalesce(-sum(surplus) FILTER (surplus < 0), 0) "
-            "FROM surplus"
-        ).fetchall()
-        left_only, right_only = (
-            rows.take(
-                connection.sql(
-                    f"SELECT {place} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} LIMIT {MAX_OFFENDING_KEYS}"
-                ).to_arrow_table()[0]
-            )
-            for rows, place, sign in ((left, "left_place", ">"), (right, "right_place", "<"))
-        )
-    return Comparison(int(more), int(fewer), left_only, right_only, ())
+        return Relation.of(connection, left).compare(Relation.of(connection, right), sort_by)
 
 
 def canonical(table: pa.Table) -> pa.Table:
     """The same rows in one encoding per type: plain offsets, no dictionaries, uuid as 16 bytes, fields nullable."""
-    fields = [pa.field(f.name, canonical_type(f.type)) for f in table.schema]
-    columns = [_recoded(c, f.type) for c, f in zip(table.columns, fields, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    schema = canonical_schema(table.schema)
+    columns = [_recoded(c, f.type) for c, f in zip(table.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def canonical_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns in the encodings of `canonical`."""
+    return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
@@ -158,49 +192,19 @@ def _type_differences(left: pa.Schema, right: pa.Schema) -> tuple[str, ...]:
     return tuple(f"column {a.name}: {a.type} and {b.type}" for a, b in pairs if not a.type.equals(b.type))
 
 
-def _bits_type(kind: pa.DataType) -> pa.DataType:
-    """The type with integers for floats and lists for maps, so that SQL compares values exactly."""
-    if pa.types.is_null(kind) or pa.types.is_float32(kind):
-        return pa.int32()
-    if pa.types.is_float64(kind):
-        return pa.int64()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _bits_type(f.type)) for f in kind])
-    if pa.types.is_map(kind):
-        return _bits_type(_entries(kind))
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _bits_type(kind.value_type)))
-    return kind
-
-
-def _entries(kind: pa.DataType) -> pa.DataType:
-    """The type of a map as a list of its entries."""
-    entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-    return pa.list_(pa.field("element", entry))
-
-
-def _array_bits(array: pa.Array) -> pa.Array:
-    """Values with floats as the integers of their bits, and one bit pattern for every NaN."""
-    kind, wanted = array.type, _bits_type(array.type)
-    if pa.types.is_null(kind):
-        return pa.nulls(len(array), wanted)
-    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+def _comparable(sql: str, kind: pa.DataType, depth: int = 0) -> str:
+    """SQL for a value such that equality is that of its bits: floats as text, which tells -0.0 from 0.0, and maps as lists."""
     if pa.types.is_floating(kind):
-        values = array.fill_null(0).to_numpy(zero_copy_only=False).copy()
-        values[np.isnan(values)] = np.nan
-        return pa.array(values.view(f"i{values.itemsize}"), wanted, mask=nulls)
-    if pa.types.is_map(kind):
-        return _array_bits(array.cast(_entries(kind)))
-    if kind.equals(wanted):
-        return array
-    mask = pa.array(nulls)
+        return f"CASE WHEN isnan({sql}) THEN 'nan' ELSE CAST({sql} AS VARCHAR) END"
     if pa.types.is_struct(kind):
-        return pa.StructArray.from_arrays(
-            [_array_bits(child) for child in array.flatten()], fields=list(wanted), mask=mask
-        )
-    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    return pa.ListArray.from_arrays(offsets, _array_bits(array.flatten()), type=wanted, mask=mask)
+        parts = [_comparable(f"struct_extract_at({sql}, {i})", f.type, depth) for i, f in enumerate(kind, 1)]
+        return f"CASE WHEN {sql} IS NULL THEN NULL ELSE row({', '.join(parts)}) END" if parts else sql
+    if pa.types.is_map(kind):
+        entries = pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+        return _comparable(f"map_entries({sql})", entries, depth)
+    if pa.types.is_list(kind):
+        return f"list_transform({sql}, lambda x{depth}: {_comparable(f'x{depth}', kind.value_type, depth + 1)})"
+    return sql
 
 
 TOLERANCE = 1e-9
@@ -208,12 +212,18 @@ TOLERANCE = 1e-9
 
 
 def surplus_rows(
-    connection: duckdb.DuckDBPyConnection, left: str, right: str, schema: pa.Schema, close: Collection[str]
-) -> tuple[pa.Table, pa.Table, int, int]:
-    """Rows that only one side has: up to 20 of each side, and their numbers. DuckDB spills what does not fit into memory.
+    connection: duckdb.DuckDBPyConnection,
+    left: str,
+    right: str,
+    schema: pa.Schema,
+    close: Collection[str] = (),
+    *,
+    sort_by: Sequence[str] = (),
+) -> Comparison:
+    """Compare two relations as multisets of rows. DuckDB spills what does not fit into memory.
 
-    If there are any, all of them stay in the temporary table `surplus`: their columns as lc0, lc1, ... where the left side
-    has them, and as rc0, rc1, ... where the right side has; `ln` and `rn` are NULL for a side that has none.
+    If they differ, all rows that only one side has stay in the temporary table `surplus`: their columns as lc0, lc1, ... where
+    the left side has them, and as rc0, rc1, ... where the right side has; `ln` and `rn` are NULL for a side that has none.
 
     Args:
         connection: the database that has the rows.
@@ -221,28 +231,31 @@ def surplus_rows(
         right: another one.
         schema: names and types of the columns.
         close: numeric columns that need not be equal to the last digit; rows are matched by all other columns.
+        sort_by: the columns by which rows are listed first.
     """
     names = [f"c{i}" for i in range(len(schema))]
     kinds = dict(zip(names, schema.types, strict=True))
     measured = [name for name, field in zip(names, schema, strict=True) if field.name in close]
-    exact = [name for name in names if name not in measured]
-    every = ", ".join(names)
+    exact = {f"e{i}": _comparable(n, kinds[n]) for i, n in enumerate(names) if n not in measured}
+    values = ", ".join([*(f"{sql} AS {name}" for name, sql in exact.items()), *measured])
+    every = ", ".join([*exact, *measured])
     # most groups of rows are equal to the last digit: only the others are sorted to find which rows belong together
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE differing AS SELECT DISTINCT {', '.join(exact) or 'true'} FROM ("
-        f"SELECT {every} FROM (SELECT {every}, 1 AS weight FROM {left} UNION ALL SELECT {every}, -1 FROM {right}) "
+        f"SELECT {every} FROM (SELECT {values}, 1 AS weight FROM {left} UNION ALL SELECT {values}, -1 FROM {right}) "
         f"GROUP BY {every} HAVING sum(weight) <> 0)"
     )
     ((num_differing,),) = connection.execute("SELECT count(*) FROM differing").fetchall()
     if not num_differing:
-        return schema.empty_table(), schema.empty_table(), 0, 0
-    same_group = " AND ".join(f"g.{n} IS NOT DISTINCT FROM d.{n}" for n in exact) or "true"
+        return Comparison(0, 0, schema.empty_table(), schema.empty_table(), ())
+    same_group = " AND ".join(f"{sql} IS NOT DISTINCT FROM d.{n}" for n, sql in exact.items()) or "true"
     parts = f"PARTITION BY {', '.join(exact)}" if exact else ""
     order = f"ORDER BY {', '.join([*(_rounded(n) for n in measured), *measured])}" if measured else ""
+    columns = ", ".join([*names, *(f"d.{n}" for n in exact)])
     for side, rows in (("l", left), ("r", right)):
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {side} AS SELECT {every}, row_number() OVER ({parts} {order}) AS n "
-            f"FROM {rows} AS g SEMI JOIN differing AS d ON {same_group}"
+            f"CREATE OR REPLACE TEMP TABLE {side} AS SELECT {columns}, row_number() OVER ({parts} {order}) AS n "
+            f"FROM {rows} AS g JOIN differing AS d ON {same_group}"
         )
     on = " AND ".join(["l.n = r.n", *(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in exact)])
     differs = " OR ".join(f"NOT ({_is_close(n, kinds[n])})" for n in measured) or "false"
@@ -252,16 +265,18 @@ def surplus_rows(
         f"WHERE l.n IS NULL OR r.n IS NULL OR {differs}"
     )
     found = []
+    first = [schema.get_field_index(name) for name in sort_by]
+    places = dict.fromkeys([*first, *range(len(names))])
     for side in "lr":
-        shown = ", ".join(f"{side}{n}" for n in names)
+        shown, order = (", ".join(f"{side}c{i}" for i in some) for some in (range(len(names)), places))
         rows = connection.sql(
-            f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}"
+            f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY {order} LIMIT {MAX_OFFENDING_KEYS}"
         ).to_arrow_table()
         found.append(rows.rename_columns(schema.names))
     ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()
     for table in ("differing", "l", "r"):
         connection.execute(f"DROP TABLE {table}")
-    return found[0], found[1], int(more), int(fewer)
+    return Comparison(int(more), int(fewer), found[0], found[1], ())
 
 
 def _rounded(name: str) -> str:

@@ -4,7 +4,7 @@ A check covers all rows, or only the keys that changed since a snapshot that pas
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,38 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
-from nevermore.checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log
-from nevermore.checks.reference.sql_columns import open_connection
+from nevermore.checks.comparison import (
+    MAX_OFFENDING_KEYS,
+    CheckResult,
+    Comparison,
+    Relation,
+    canonical,
+    canonical_schema,
+    compare,
+    numbered,
+    sample,
+)
+from nevermore.checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log, live_query
+from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, open_connection, private_database
 from nevermore.checks.subject import DELETED_FLAG, Subject
 from nevermore.pipelines.maintain.log_base import BaseToCheck
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanError
-from nevermore.scan_core.io import parse_location
+from nevermore.scan_core import Scan, ScanError
+from nevermore.scan_core.io import cached_property, parse_location
 
 LOG = "its change log"
+DATABASE_SHARE = 2
+"""Part of the memory that DuckDB may use, which spills what is more."""
+SCAN_SHARE = 8
+"""Part of the memory that the scan of a table may use whose rows are compared."""
+FILE_SHARE = 16
+"""With files of more than this part of the memory, the rows are kept in a database file, which takes a ninth of the disk
+that spilled rows take, but longer to make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a check has found in some of the rows; `+` adds what it found in others.
+    """What a check has found.
 
     Attributes:
         compared: counts, by a short name.
@@ -40,14 +57,6 @@ class Found:
     offending: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
 
-    def __add__(self, other: "Found") -> "Found":
-        return Found(
-            {name: self.compared.get(name, 0) + count for name, count in other.compared.items()},
-            {text: self.wrong.get(text, 0) + other.wrong.get(text, 0) for text in {**self.wrong, **other.wrong}},
-            [*self.offending, *other.offending][:MAX_OFFENDING_KEYS],
-            list(dict.fromkeys([*self.notes, *other.notes])),
-        )
-
     def result(self, name: str) -> CheckResult:
         """The outcome of the check."""
         details = [
@@ -57,19 +66,89 @@ class Found:
         return CheckResult(name, not details, self.compared, unique[:MAX_OFFENDING_KEYS], [*details, *self.notes])
 
 
-def _equal_rows(subject: Subject) -> Found:
+class MirrorRows:
+    """The rows of a mirror in a database of DuckDB, which spills what does not fit into memory; each is stored once.
+
+    Args:
+        subject: the mirror.
+        database: what is given the rows.
+    """
+
+    def __init__(self, subject: Subject, database: PrivateDatabase) -> None:
+        self.subject = subject
+        self.num_missed = 0
+        self._database = database
+
+    @cached_property
+    def engine(self) -> Relation:
+        """All rows that the engine returns."""
+        options = self.subject.options
+        limit = min(self.subject.memory_bytes // SCAN_SHARE, options.memory_limit_bytes)
+        scan = self.subject.opened.scan().with_options(replace(options, memory_limit_bytes=limit))
+        return self._stored("engine", scan.arrow_schema, scan.to_batches())
+
+    @cached_property
+    def alive(self) -> Relation:
+        """Those that are not flagged as deleted, without the flag."""
+        names = self.engine.schema.names
+        if not self.subject.soft_delete or DELETED_FLAG not in names:
+            return self.engine
+        flag = f"NOT coalesce(c{names.index(DELETED_FLAG)}, false)"
+        return self.engine.select([name for name in names if name != DELETED_FLAG], flag)
+
+    @cached_property
+    def files(self) -> Relation:
+        """The live rows according to the table's own files and manifests, read without the engine."""
+        subject = self.subject
+        with live_query(subject.table, relocate=subject.relocate, filesystem=subject.filesystem) as query:
+            return self._stored("files", query.schema, query.batches())
+
+    @cached_property
+    def _folded(self) -> tuple[Relation, Relation]:
+        like = self.alive.schema
+        with self.subject.folding() as found:
+            self.num_missed = found.num_missed
+            schema = columns_of(found.rows.schema.empty_table(), like).schema
+            required = (columns_of(rows, like) for rows in found.rows.batches())
+            deleted = self._stored("deleted", found.deleted_keys.schema, found.deleted_keys.batches())
+            return self._stored("required", schema, required), deleted
+
+    @property
+    def required(self) -> Relation:
+        """The rows that the log requires, in the table's order of columns."""
+        return self._folded[0]
+
+    @property
+    def deleted_keys(self) -> Relation:
+        """Keys that the log deleted, and did not insert again."""
+        return self._folded[1]
+
+    @property
+    def keys(self) -> Relation:
+        """The keys of rows that are alive."""
+        return self.alive.select(self.subject.key)
+
+    def _stored(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> Relation:
+        schema = canonical_schema(schema)
+        tables = (batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch]) for batch in batches)
+        if not schema.names:  # of a mirror that has no columns yet
+            return Relation(self._database.connection, "(SELECT 1 WHERE false)", schema)
+        stored = numbered(schema.empty_table()).schema
+        self._database.store(name, stored, (numbered(canonical(table)) for table in tables))
+        return Relation(self._database.connection, self._database.name(name), schema)
+
+
+def _equal_rows(rows: MirrorRows) -> Found:
     """The rows from the engine equal those of both references, as multisets and in exact types."""
-    rows = subject.engine_rows
-    compared = {"rows from engine": rows.num_rows, "rows in files": subject.file_rows.num_rows}
-    findings = [("its own files", compare(rows, subject.file_rows, sort_by=subject.key))]
+    subject = rows.subject
+    compared = {"rows from engine": rows.engine.num_rows, "rows in files": rows.files.num_rows}
+    findings = [("its own files", rows.engine.compare(rows.files, subject.key))]
     notes = []
     if subject.why_not_by_log is not None:
         notes.append(f"not compared: rows by log: {subject.why_not_by_log}")
     elif subject.change_log is not None:
-        alive = alive_rows(rows, subject)
-        required = subject.folded.rows
-        compared["rows by log"] = required.num_rows
-        findings.append((LOG, compare(alive, columns_of(required, alive), sort_by=subject.key)))
+        compared["rows by log"] = rows.required.num_rows
+        findings.append((LOG, rows.alive.compare(rows.required, subject.key)))
     wrong = {text: count for other, found in findings for text, count in _differences(other, found).items()}
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
     return Found(compared, wrong, [{name: row[name] for name in subject.key or row} for row in offending], notes)
@@ -83,14 +162,13 @@ def alive_rows(rows: pa.Table, subject: Subject) -> pa.Table:
     return rows.filter(pc.invert(flags)).drop_columns([DELETED_FLAG])
 
 
-def columns_of(rows: pa.Table, like: pa.Table) -> pa.Table:
+def columns_of(rows: pa.Table, like: pa.Schema) -> pa.Table:
     """The log's columns in the table's order; columns that the log no longer has, because they were dropped, are NULL."""
-    columns = [
-        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in like.schema
-    ]
-    extra = [name for name in rows.column_names if name not in like.column_names]
-    return pa.table([*columns, *(rows.column(n) for n in extra)], names=[*like.column_names, *extra])
+    columns = {
+        field.name: rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in like
+    }
+    return pa.table(columns | {name: rows.column(name) for name in rows.column_names if name not in columns})
 
 
 def _differences(other: str, found: Comparison) -> dict[tuple[str, str], int]:
@@ -103,55 +181,65 @@ def _differences(other: str, found: Comparison) -> dict[tuple[str, str], int]:
     }
 
 
-def _unique_keys(subject: Subject) -> Found:
+def _unique_keys(rows: MirrorRows) -> Found:
     """No two live rows of the table have the same key."""
-    return _uniqueness(subject.engine_keys, {"rows in table": subject.engine_keys.num_rows})
+    return _uniqueness(rows.keys, {"rows in table": rows.keys.num_rows})
 
 
-def _uniqueness(keys: pa.Table, compared: Mapping[str, int]) -> Found:
-    names = [f"c{i}" for i in range(keys.num_columns)]
-    with open_connection() as connection:
-        connection.register("keys", canonical(keys).rename_columns(names))
-        grouped = f"SELECT {', '.join(names)}, count(*) AS occurrences FROM keys GROUP BY ALL HAVING count(*) > 1"
-        ((count,),) = connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
-        repeated = connection.sql(f"{grouped} ORDER BY ALL LIMIT {MAX_OFFENDING_KEYS}").to_arrow_table()
-    shown = sample(repeated.rename_columns([*keys.column_names, "occurrences"]))
-    return Found(compared, {("key", "with more than one row"): count}, shown)
+def _uniqueness(keys: Relation, compared: Mapping[str, int]) -> Found:
+    grouped = f"(SELECT *, count(*) AS occurrences FROM {keys.sql} GROUP BY ALL HAVING count(*) > 1)"
+    repeated = Relation(keys.connection, grouped, keys.schema.append(pa.field("occurrences", pa.int64())))
+    return Found(compared, {("key", "with more than one row"): repeated.num_rows}, repeated.sample())
 
 
-def _absent_keys(subject: Subject) -> Found:
+def _absent_keys(rows: MirrorRows) -> Found:
     """No key that the log deleted, and did not insert again, is among the rows that the engine returns."""
-    return _reappearance(
-        subject.folded.deleted_keys, subject.engine_keys, {"rows in table": subject.engine_keys.num_rows}
-    )
+    return _reappearance(rows.deleted_keys, rows.keys, {"rows in table": rows.keys.num_rows})
 
 
-def _reappearance(deleted: pa.Table, keys: pa.Table, compared: Mapping[str, int]) -> Found:
-    reappeared = deleted.filter(are_among(deleted, keys))
+def _reappearance(deleted: Relation, keys: Relation, compared: Mapping[str, int]) -> Found:
+    reappeared = deleted.among(keys)
     compared = {"keys deleted in log": deleted.num_rows, **compared}
-    return Found(compared, {("deleted key", "in the table"): reappeared.num_rows}, sample(reappeared))
+    return Found(compared, {("deleted key", "in the table"): reappeared.num_rows}, reappeared.sample())
 
 
-def _found_removals(subject: Subject) -> Found:
+def _found_removals(rows: MirrorRows) -> Found:
     """Every delete and update of a table without a key found the old row that it contains."""
-    if subject.why_not_by_log is not None:
-        return Found({}, notes=[f"not compared: rows by log: {subject.why_not_by_log}"])
-    missed = subject.folded.num_missed
+    if (reason := rows.subject.why_not_by_log) is not None:
+        return Found({}, notes=[f"not compared: rows by log: {reason}"])
+    num_rows, missed = rows.required.num_rows, rows.num_missed
     rest = (
         "of an old row that was not there, so the mirror may have rows that the source "
         "no longer has; do a full load: nevermore resync TABLE --snapshot-source PATH"
     )
-    compared = {"rows by log": subject.folded.rows.num_rows, "removals without a row": missed}
+    compared = {"rows by log": num_rows, "removals without a row": missed}
     return Found(compared, {("removal", rest): missed})
 
 
-ROW_CHECKS: Mapping[str, Callable[[Subject], Found]] = {
+ROW_CHECKS: Mapping[str, Callable[[MirrorRows], Found]] = {
     "no_deleted_row_reappears": _absent_keys,
     "mirror_equals_reference": _equal_rows,
     "key_is_unique": _unique_keys,
     "removals_find_rows": _found_removals,
 }
-"""Checks of the rows of a mirror, by name. Each can look at the rows in buckets of their keys."""
+"""Checks of the rows of a mirror, by name."""
+
+
+def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult]:
+    """The results of some of `ROW_CHECKS`, by name; all rows of the mirror are read once for all of them."""
+    tables = [subject.open(table) for table in (subject.table, subject.change_log) if table is not None]
+    num_bytes = sum(stored_bytes(table.scan()) for table in tables)
+    with (
+        limited_memory(subject.memory_bytes // DATABASE_SHARE),
+        private_database(in_file=num_bytes * FILE_SHARE > subject.memory_bytes) as database,
+    ):
+        rows = MirrorRows(subject, database)
+        return {name: ROW_CHECKS[name](rows).result(name) for name in names}
+
+
+def stored_bytes(scan: Scan) -> int:
+    """Size of the data files that a scan reads."""
+    return sum(task.data_file.file_size_bytes for task in scan.plan().tasks)
 
 
 def difference_of_base(base: BaseToCheck) -> str | None:
@@ -174,7 +262,9 @@ def difference_of_base(base: BaseToCheck) -> str | None:
     wrong = {
         text: count
         for name, (rows, expected) in pairs.items()
-        for text, count in _differences(name, compare(columns_of(rows, expected), expected, sort_by=base.key)).items()
+        for text, count in _differences(
+            name, compare(columns_of(rows, expected.schema), expected, sort_by=base.key)
+        ).items()
     }
     if made.num_missed != required.num_missed:
         wrong[f"{made.num_missed:,} removals without a row instead of {required.num_missed:,}", ""] = 1
@@ -249,14 +339,18 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
         "rows from engine": alive.num_rows,
         "rows by log": required.rows.num_rows,
     }
-    difference = compare(alive, columns_of(required.rows, alive), sort_by=key)
+    difference = compare(alive, columns_of(required.rows, alive.schema), sort_by=key)
     wrong = _differences(LOG, difference)
     offending = [*sample(difference.left_only.select(key)), *sample(difference.right_only.select(key))]
-    return (
-        _reappearance(required.deleted_keys, alive_keys, compared).result("no_deleted_row_reappears"),
-        Found(compared, wrong, offending).result("mirror_equals_reference"),
-        _uniqueness(alive_keys, compared).result("key_is_unique"),
-    )
+    with open_connection() as connection:
+        of_alive = Relation.of(connection, alive_keys)
+        return (
+            _reappearance(Relation.of(connection, required.deleted_keys), of_alive, compared).result(
+                "no_deleted_row_reappears"
+            ),
+            Found(compared, wrong, offending).result("mirror_equals_reference"),
+            _uniqueness(of_alive, compared).result("key_is_unique"),
+        )
 
 
 def _changes_since(subject: Subject, green_id: int) -> tuple[int, int] | NeedsAllRows:

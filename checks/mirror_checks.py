@@ -12,23 +12,17 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import configured, mirror_results, severity_of
-from nevermore.checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys
+from nevermore.checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys, row_results
 from nevermore.checks.kept_results import KeptResults, ResultStore
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
 from nevermore.checks.manifest_facts import manifests_match_files
 from nevermore.checks.reference.expected_rows import ordinals
 from nevermore.checks.reference.sql_columns import limited_memory
-from nevermore.checks.row_checks import (
-    key_is_unique,
-    mirror_equals_reference,
-    no_deleted_row_reappears,
-    removals_find_rows,
-    row_results,
-)
 from nevermore.checks.subject import Subject, find_recorded
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -150,11 +144,13 @@ def log_is_complete(subject: Subject, after: int | None = None) -> CheckResult:
 COMPLETE = "log_is_complete"
 MirrorCheck = Callable[[Subject], CheckResult]
 
+
+def _of_rows(subject: Subject, name: str) -> CheckResult:
+    return row_results(subject, [name])[name]
+
+
 MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
-    "no_deleted_row_reappears": no_deleted_row_reappears,
-    "mirror_equals_reference": mirror_equals_reference,
-    "key_is_unique": key_is_unique,
-    "removals_find_rows": removals_find_rows,
+    **{name: partial(_of_rows, name=name) for name in ROW_CHECKS},
     MANIFESTS: manifests_match_files,
     NAME: nothing_was_rolled_back,
     COMPLETE: log_is_complete,

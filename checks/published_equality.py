@@ -15,13 +15,12 @@ from sqlglot import exp
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
 from nevermore.checks.configured import published_results, staged_results
-from nevermore.checks.equality import in_type
+from nevermore.checks.equality import DATABASE_SHARE, FILE_SHARE, SCAN_SHARE, in_type, stored_bytes
 from nevermore.checks.manifest_facts import compare_manifests
 from nevermore.checks.mirror_checks import is_known_green, mirror_subject, snapshot_results, store_properties
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.expected_rows import store_live_rows
 from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
-from nevermore.checks.row_checks import folded_rows
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
@@ -343,13 +342,6 @@ def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> p
 NAME = "published_equals_duckdb"
 _WITHOUT_ZONE = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMP_NS WITH TIME ZONE": "TIMESTAMP_NS"}
 """Types of DuckDB for times in UTC as Spark computes with them, by the types that they are stored in."""
-_DATABASE_SHARE = 2
-"""Part of the memory that DuckDB may use, which spills what is more."""
-_SCAN_SHARE = 8
-"""Part of the memory that a scan of the published table may use."""
-_FILE_SHARE = 16
-"""With files of more than this part of the memory, the rows are kept in a database file, which takes a ninth of the disk
-that spilled rows take, but longer to make."""
 
 
 def published_equals_duckdb(config: Config, name: str, partitions: Collection[str] | None = None) -> CheckResult:
@@ -411,7 +403,7 @@ def _published_table(config: Config, name: str) -> tuple[Table, Provenance]:
 
 def _scan_options(config: Config, name: str) -> ScanOptions:
     """The options of scans of a published table whose rows are compared."""
-    limit = published_entry(config, name).checks.memory_bytes // _SCAN_SHARE
+    limit = published_entry(config, name).checks.memory_bytes // SCAN_SHARE
     options = config.scan_options
     return replace(options, memory_limit_bytes=min(limit, options.memory_limit_bytes))
 
@@ -441,11 +433,9 @@ def _compare(
     if not rows.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in rows.schema.fields):
         raise NotComparableError("the result has nested columns")
     scans = [_source_scans(config, name, origin) for origin, _ in parts]
-    num_bytes = rows.num_bytes + max(
-        sum(task.data_file.file_size_bytes for scan in found.values() for task in scan.plan().tasks) for found in scans
-    )
-    with limited_memory(memory_bytes // _DATABASE_SHARE), ExitStack() as stack:
-        is_large = num_bytes * _FILE_SHARE > memory_bytes
+    num_bytes = rows.num_bytes + max(sum(map(stored_bytes, found.values())) for found in scans)
+    with limited_memory(memory_bytes // DATABASE_SHARE), ExitStack() as stack:
+        is_large = num_bytes * FILE_SHARE > memory_bytes
         database = stack.enter_context(private_database(in_file=is_large))
         comparison = _Comparison(config, name, rows.schema, rows.arrow, database)
         try:
@@ -593,26 +583,33 @@ class _Comparison:
         actual = f"(SELECT {columns} FROM {self._within(self._database.name('published'), self._column, partitions)})"
         schema = pa.schema([self._arrow.field(field.name) for field in fields])
         expected = self._database.name("expected")
-        more, fewer, num_more, num_fewer = surplus_rows(self._connection, actual, expected, schema, close)
+        difference = surplus_rows(self._connection, actual, expected, schema, close)
         num_actual, num_expected = (
             self._connection.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0] for rows in (actual, expected)
         )
-        if not num_more and not num_fewer:
+        if difference.equal:
             return _Found(num_actual, num_expected)
         keys = self._differing(fields)
         text = partitions_text(keys) if keys else partitions.text()
         # whether DuckDB itself computes other rows when the mirrors' rows are in another order
         self._compute("again", schemas, partitions, is_reversed=True)
-        if any(surplus_rows(self._connection, expected, self._database.name("again"), schema, close)[2:]):
+        if not surplus_rows(self._connection, expected, self._database.name("again"), schema, close).equal:
             return _Found(
                 num_actual,
                 num_expected,
                 (),
                 [f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order"],
             )
-        wrong = [f"{counted(num_more, 'row')} of {text} published that DuckDB does not compute"] if num_more else []
-        wrong += [f"{counted(num_fewer, 'row')} that DuckDB computes for {text} not published"] if num_fewer else []
-        return _Found(num_actual, num_expected, wrong, (), [*sample(more), *sample(fewer)], keys)
+        rows = [*sample(difference.left_only), *sample(difference.right_only)]
+        wrong = [
+            f"{counted(number, 'row')} {what}"
+            for number, what in (
+                (difference.num_left_only, f"of {text} published that DuckDB does not compute"),
+                (difference.num_right_only, f"that DuckDB computes for {text} not published"),
+            )
+            if number
+        ]
+        return _Found(num_actual, num_expected, wrong, (), rows, keys)
 
     def _differing(self, fields: Sequence[NestedField]) -> frozenset[str]:
         """The keys of the partitions that the surplus rows belong to; empty without partitions."""
@@ -749,10 +746,7 @@ class _Comparison:
             if wanted is None:
                 self._connection.execute(f"DELETE FROM {kept}")
         else:
-            self._connection.register("no_rows", scan.select(*columns).arrow_schema.empty_table())
-            self._connection.execute(f"CREATE TABLE {kept} AS SELECT * FROM no_rows")
-            self._connection.unregister("no_rows")
-            self._database.append(name, by_log)
+            self._database.store(name, scan.select(*columns).arrow_schema, by_log)
 
     def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> Iterator[pa.Table] | None:
         """The rows that the log of a mirror requires at a snapshot; None if its files are known to have them.
@@ -773,19 +767,18 @@ class _Comparison:
             why_not = "it does not record which changes of its log it contains"
         if why_not is not None:
             raise NotComparableError(f"{table} has not passed its checks, and {why_not}")
-        memory_bytes = self._entry.checks.memory_bytes
-        required = replace(subject, up_to_ordinal=ordinal, memory_bytes=min(memory_bytes, subject.memory_bytes))
-        schema = scan.select(*columns).arrow_schema
+        required, schema = replace(subject, up_to_ordinal=ordinal), scan.select(*columns).arrow_schema
 
         def rows() -> Iterator[pa.Table]:
-            for part in folded_rows(required):
-                found = [
-                    in_type(part.column(f.name), f.type)
-                    if f.name in part.column_names
-                    else pa.nulls(part.num_rows, f.type)  # dropped by the source
-                    for f in schema
-                ]
-                yield pa.table(found, names=list(columns))
+            with required.folding() as folding:
+                for part in folding.rows.batches():
+                    found = [
+                        in_type(part.column(f.name), f.type)
+                        if f.name in part.column_names
+                        else pa.nulls(part.num_rows, f.type)  # dropped by the source
+                        for f in schema
+                    ]
+                    yield pa.table(found, names=list(columns))
 
         return rows()
 

@@ -1,9 +1,10 @@
 """The table that a check examines: as the engine reads it, as its own files define it, and as the change log requires.
 
-Each view is computed once per subject. Tables are given by metadata file or folder, so no catalog is needed.
+Tables are given by metadata file or folder, so no catalog is needed.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from nevermore import scan_core
-from nevermore.checks.reference.expected_rows import AdoptedRows, Folded, fold_log, live_rows
+from nevermore.checks.reference.expected_rows import AdoptedRows, Folding, folding
 from nevermore.pipelines.config.checks import DEFAULT_MEMORY_BYTES
 from nevermore.pipelines.iceberg.positions import LOG_BASE, LOG_ORDINAL
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
@@ -102,27 +103,6 @@ class Subject:
             table, relocate=self.relocate, options=self.options, properties=dict(self.properties)
         )
 
-    @cached_property
-    def engine_rows(self) -> pa.Table:
-        """All rows that the engine returns."""
-        return self.opened.scan().to_table()
-
-    @cached_property
-    def engine_keys(self) -> pa.Table:
-        """The key columns of the rows that the engine returns, without those that are flagged as deleted."""
-        return self.keys_of(self.opened.scan()).to_table()
-
-    def keys_of(self, scan: scan_core.Scan) -> scan_core.Scan:
-        """A scan of the key columns alone, without rows that are flagged as deleted."""
-        if self.soft_delete:
-            scan = scan.where(f"`{DELETED_FLAG}` is null or not `{DELETED_FLAG}`")
-        return scan.select(*self.key)
-
-    @cached_property
-    def file_rows(self) -> pa.Table:
-        """The live rows according to the table's own files and manifests, read without the engine."""
-        return live_rows(self.table, relocate=self.relocate, filesystem=self.filesystem)
-
     def applied_ordinal(self, snapshot_id: int | None) -> int | None:
         """The last change of the log that a snapshot of the table contains; None if no snapshot records it."""
         recorded = find_recorded(self.opened.metadata, snapshot_id, LOG_ORDINAL)
@@ -177,8 +157,7 @@ class Subject:
             DELETED_FLAG if self.soft_delete else None,
         )
 
-    @cached_property
-    def folded(self) -> Folded:
+    def folding(self) -> AbstractContextManager[Folding]:
         """The rows required by the log and the adopted rows, up to the last change that the table claims to contain.
 
         Raises:
@@ -186,7 +165,7 @@ class Subject:
         """
         if self.change_log is None:
             raise ValueError(f"{self.table} has no change log to compare with")
-        return fold_log(
+        return folding(
             self.change_log,
             self.key,
             up_to_ordinal=self.required_ordinal,

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from nevermore.checks.comparison import CheckResult
-from nevermore.checks.manifest_facts import manifests_match_files
-from nevermore.checks.mirror_checks import all_checks_of, run_checks, with_evidence
+from nevermore.checks.mirror_checks import MIRROR_CHECKS, all_checks_of, run_checks, with_evidence
 from nevermore.checks.published_equality import check_published
-from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import ConfigError
@@ -78,15 +76,9 @@ def assert_checks_pass(table: str, config: Project | None = None) -> None:
         _judge(table, run_checks(project, table, all_checks_of(project, table), full=True))
 
 
-_OF_SUBJECT = {
-    check.__name__: check
-    for check in (no_deleted_row_reappears, mirror_equals_reference, key_is_unique, manifests_match_files)
-}
-
-
 def _assert(table: str | Subject, config: Project | None, name: str) -> None:
     if isinstance(table, Subject):
-        _judge(table.table, [with_evidence(_OF_SUBJECT[name](table), table, [table.table])])
+        _judge(table.table, [with_evidence(MIRROR_CHECKS[name](table), table, [table.table])])
         return
     project = _project(config)
     project.table(table)

@@ -1,13 +1,13 @@
 """The rows that must be live, computed by DuckDB from change logs, adopted files and replayed ranges."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 
 from nevermore.checks.reference import sql_columns
@@ -192,17 +192,21 @@ def _final_rows(
 ) -> str:
     """The last upsert of each key, with each unchanged column taken from the change that last sent it."""
     condition = "a.is_last_row" if with_deleted else "a.recency = 1 AND a.upsert"
+    # apart, as DuckDB holds in memory what a recursion joins
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE replay_lacking AS SELECT ordinal, unchanged, previous_upsert FROM replay_actions "
+        "WHERE own AND len(unchanged) > 0"
+    )
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE replay_sources AS
         WITH RECURSIVE walk(ordinal, name, source) AS (
             SELECT a.ordinal, u.name, o.previous_upsert
-            FROM replay_actions AS a JOIN replay_actions AS o ON o.ordinal = a.ordinal AND o.own,
-                unnest(a.unchanged) AS u(name)
+            FROM replay_actions AS a JOIN replay_lacking AS o USING (ordinal), unnest(a.unchanged) AS u(name)
             WHERE {condition}
             UNION ALL
             SELECT w.ordinal, w.name, o.previous_upsert
-            FROM walk AS w JOIN replay_actions AS o ON o.ordinal = w.source AND o.own
+            FROM walk AS w JOIN replay_lacking AS o ON o.ordinal = w.source
             WHERE list_contains(o.unchanged, w.name)
         )
         SELECT w.ordinal, w.name, w.source FROM walk AS w
@@ -350,21 +354,6 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     return int(missed)
 
 
-__all__ = [
-    "AdoptedRows",
-    "Folded",
-    "RefusedError",
-    "adopted_batches",
-    "changed_keys",
-    "fold_changes",
-    "fold_log",
-    "live_batches",
-    "live_rows",
-    "log_batches",
-    "ordinals",
-    "store_live_rows",
-]
-
 BATCH_ROWS = 50_000
 """Rows of a batch where rows are streamed."""
 
@@ -379,8 +368,34 @@ _METADATA_COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """The result of folding a log of changes.
+class Query:
+    """The rows of a query.
+
+    Attributes:
+        connection: a database.
+        sql: the query; None for no rows.
+        schema: names and exact types of the columns.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    sql: str | None
+    schema: pa.Schema
+
+    def batches(self) -> Iterator[pa.Table]:
+        """The rows, some at a time."""
+        for batch in () if self.sql is None else self.connection.sql(self.sql).to_arrow_reader(BATCH_ROWS):
+            yield _in_types(pa.Table.from_batches([batch]), self.schema)
+
+    def table(self) -> pa.Table:
+        """All rows."""
+        if self.sql is None:
+            return self.schema.empty_table()
+        return _in_types(self.connection.sql(self.sql).to_arrow_table(), self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Queries for the result of folding a log of changes.
 
     Attributes:
         rows: live rows.
@@ -388,6 +403,21 @@ class Folded:
         num_missed: removals that found no row, in a table without a key; 0 for others.
         deleted_rows: last rows of these keys, if they were asked for; none without a key.
     """
+
+    rows: Query
+    deleted_keys: Query
+    num_missed: int = 0
+    deleted_rows: Query | None = None
+
+    def folded(self) -> "Folded":
+        """The result in memory."""
+        deleted = None if self.deleted_rows is None else self.deleted_rows.table()
+        return Folded(self.rows.table(), self.deleted_keys.table(), self.num_missed, deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """The result of folding a log of changes, see `Folding`."""
 
     rows: pa.Table
     deleted_keys: pa.Table
@@ -418,29 +448,17 @@ def live_rows(
     Raises:
         RefusedError: the table breaks a rule of its specification.
     """
-    with open_connection() as connection:
-        query, target = _live_rows_query(
-            connection,
-            location,
-            snapshot_id=snapshot_id,
-            ref=ref,
-            columns=columns,
-            relocate=relocate,
-            filesystem=filesystem,
-        )
-        if query is None:
-            return pa.Table.from_batches([], schema=target)
-        return _in_types(connection.sql(query).to_arrow_table(), target)
+    with live_query(
+        location, snapshot_id=snapshot_id, ref=ref, columns=columns, relocate=relocate, filesystem=filesystem
+    ) as query:
+        return query.table()
 
 
-def live_batches(
-    location: str | Path, *, relocate: Mapping[str, str] | None = None, filesystem: fs.FileSystem | None = None
-) -> Iterator[pa.Table]:
-    """The live rows of the current snapshot, some at a time; see `live_rows`."""
+@contextmanager
+def live_query(location: str | Path, **options: Any) -> Iterator[Query]:
+    """A query for the rows of `live_rows`, which has the same arguments."""
     with open_connection() as connection:
-        query, target = _live_rows_query(connection, location, relocate=relocate, filesystem=filesystem)
-        for batch in () if query is None else connection.sql(query).to_arrow_reader(BATCH_ROWS):
-            yield _in_types(pa.Table.from_batches([batch]), target)
+        yield _live_rows_query(connection, location, **options)
 
 
 def store_live_rows(
@@ -462,16 +480,14 @@ def store_live_rows(
         columns: columns of the schema.
         filesystem: of the object store that has the files.
     """
-    query, target = _live_rows_query(
-        connection, location, snapshot_id=snapshot_id, columns=columns, relocate=None, filesystem=filesystem
-    )
-    if query is None:
-        connection.register("no_rows", target.empty_table())
+    query = _live_rows_query(connection, location, snapshot_id=snapshot_id, columns=columns, filesystem=filesystem)
+    if query.sql is None:
+        connection.register("no_rows", query.schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM no_rows")
         connection.unregister("no_rows")
     else:
         named = ", ".join(f"r{i} AS {sql_columns.quoted(column)}" for i, column in enumerate(columns)) or "r0"
-        connection.execute(f"CREATE TABLE {name} AS SELECT {named} FROM ({query})")
+        connection.execute(f"CREATE TABLE {name} AS SELECT {named} FROM ({query.sql})")
 
 
 def _live_rows_query(
@@ -481,10 +497,10 @@ def _live_rows_query(
     snapshot_id: int | None = None,
     ref: str | None = None,
     columns: Sequence[str] | None = None,
-    relocate: Mapping[str, str] | None,
-    filesystem: fs.FileSystem | None,
-) -> tuple[str | None, pa.Schema]:
-    """SQL over `connection` for the live rows as r0, r1, ..., None if there are no files, and their schema."""
+    relocate: Mapping[str, str] | None = None,
+    filesystem: fs.FileSystem | None = None,
+) -> Query:
+    """A query for the live rows as r0, r1, ..."""
     table = read_table_facts(location, relocate, filesystem)
     snapshot, schema = table.snapshot(snapshot_id, ref)
     fields = list(schema["fields"])
@@ -494,15 +510,13 @@ def _live_rows_query(
         sql_columns.arrow_type(fields[by_name[n]]["type"]) if n in by_name else _METADATA_COLUMNS[n][1] for n in wanted
     ]
     target = pa.schema(list(zip(wanted, arrow, strict=True)))
-    query = live_query(connection, table, snapshot, fields)
-    if query is None:
-        return None, target
+    query = _live_sql(connection, table, snapshot, fields)
     sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
     selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
-    return f"SELECT {selected} FROM ({query})", target
+    return Query(connection, None if query is None else f"SELECT {selected} FROM ({query})", target)
 
 
-def live_query(
+def _live_sql(
     connection: duckdb.DuckDBPyConnection, table: TableFacts, snapshot: Any, fields: Sequence[Any]
 ) -> str | None:
     """SQL over `connection` for the live rows with columns v0, v1, ... as `fields`; None if there are no data files."""
@@ -518,54 +532,51 @@ def live_query(
     return f"SELECT c.* FROM ({candidates(workspace, data, fields, key_ids)}) AS c {joins}"
 
 
-def fold_log(
+@contextmanager
+def folding(
     location: str | Path,
     key: Sequence[str],
     *,
-    columns: Sequence[str] | None = None,
-    snapshot_id: int | None = None,
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
-    changes: pa.Table | pa.RecordBatchReader | None = None,
     with_deleted: bool = False,
     relocate: Mapping[str, str] | None = None,
     filesystem: fs.FileSystem | None = None,
-) -> Folded:
+) -> Iterator[Folding]:
     """Fold a change-log table to the last state of every key.
 
     Args:
         location: the change log's metadata file or directory.
         key: names of the key columns, members of the log's `key`; empty for a table without a key, where the whole
             old row is the identity and equal rows are counted.
-        columns: members of the log's `after` to return; all by default.
-        snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
-        changes: fold only these of `log_batches`, instead of all.
         with_deleted: also return the last row of every key that has none any more.
         relocate: old path prefix -> new path prefix.
         filesystem: of the object store that has the files.
     """
-    log = _Log.read(location, snapshot_id, relocate, filesystem)
-    if log is None:
-        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, relocate, filesystem)
-    after, keys = log.after, log.keys
+    log = _Log.read(location, relocate, filesystem)
     with open_connection() as connection:
-        if changes is None:
-            query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
-        else:
-            connection.register("given_changes", changes)
-            query = "SELECT * FROM given_changes"
+        if log is None:
+            yield _unchanged(connection, adopted, key, relocate, filesystem)
+            return
+        after, keys = log.after, log.keys
+        query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
         connection.execute(f"CREATE TEMP TABLE changes AS {query}")
         if adopted is not None:
             after, keys = _begin_with(connection, adopted, after, keys, relocate=relocate, filesystem=filesystem)
         members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
-        wanted = list(columns) if columns is not None else list(members)
-        row_schema = pa.schema([(n, sql_columns.arrow_type(members[n])) for n in wanted])
+        row_schema = pa.schema([(n, sql_columns.arrow_type(kind)) for n, kind in members.items()])
         key_schema = pa.schema([(n, sql_columns.arrow_type(key_types[n])) for n in key])
-        return _folded(
+        yield _folding(
             connection, Members(list(key_types), list(members)), row_schema, key_schema, with_deleted=with_deleted
         )
+
+
+def fold_log(location: str | Path, key: Sequence[str], **options: Any) -> Folded:
+    """The result of `folding` in memory; arguments are the same."""
+    with folding(location, key, **options) as found:
+        return found.folded()
 
 
 _BASE = "nevermore.log-base"
@@ -586,13 +597,12 @@ class _Log:
     def read(
         cls,
         location: str | Path,
-        snapshot_id: int | None,
         relocate: Mapping[str, str] | None,
         filesystem: fs.FileSystem | None,
     ) -> "_Log | None":
         """Read a log; None if it has had no rows yet, and so has no column `after`."""
         table = read_table_facts(location, relocate, filesystem)
-        snapshot, schema = table.snapshot(snapshot_id)
+        snapshot, schema = table.snapshot(None)
         fields = {f["name"]: f for f in schema["fields"]}
         if "after" not in fields:
             return None
@@ -619,58 +629,11 @@ class _Log:
         base = self.base_ordinal
         if up_to_ordinal is not None and up_to_ordinal < base:
             raise RefusedError(f"{self.table.path}: up to ordinal {base} only the last change of each key is left")
-        query = live_query(connection, self.table, self.snapshot, self.columns) or sql_columns.no_rows(self.columns)
+        query = _live_sql(connection, self.table, self.snapshot, self.columns) or sql_columns.no_rows(self.columns)
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
         since = "" if after_ordinal is None else f" AND v0 > {int(after_ordinal)}"
         until = "" if up_to_ordinal is None else f" AND v0 <= {int(up_to_ordinal)}"
         return f"SELECT {named} FROM ({query}) WHERE true{since}{until}"
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedChanges:
-    """Changes of a log as it has them, in streams.
-
-    Attributes:
-        keys: names of the members of `key`.
-        after: names of the members of `after`.
-        batches: columns ordinal, op, key, after and unchanged; may be read once.
-    """
-
-    keys: Sequence[str]
-    after: Sequence[str]
-    batches: Iterator[pa.Table]
-
-
-def log_batches(
-    location: str | Path,
-    *,
-    after_ordinal: int | None = None,
-    up_to_ordinal: int | None = None,
-    condition: str = "true",
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
-) -> LoggedChanges | None:
-    """The changes of a log, some at a time; None if it has had no rows yet.
-
-    Args:
-        location: the change log's metadata file or directory.
-        after_ordinal: the last change that is left out.
-        up_to_ordinal: the last change.
-        condition: SQL over the columns.
-        relocate: old path prefix -> new path prefix.
-        filesystem: of the object store that has the files.
-    """
-    log = _Log.read(location, None, relocate, filesystem)
-    if log is None:
-        return None
-
-    def batches() -> Iterator[pa.Table]:
-        with open_connection() as connection:
-            query = log.query(connection, after_ordinal, up_to_ordinal)
-            for batch in connection.sql(f"SELECT * FROM ({query}) WHERE {condition}").to_arrow_reader(BATCH_ROWS):
-                yield pa.Table.from_batches([batch])
-
-    return LoggedChanges([f["name"] for f in log.keys], [f["name"] for f in log.after], batches())
 
 
 @dataclass(frozen=True, slots=True)
@@ -699,8 +662,8 @@ def ordinals(
     relocate: Mapping[str, str] | None = None,
     filesystem: fs.FileSystem | None = None,
 ) -> Ordinals:
-    """The numbers of the changes of a log, and which are missing after `after_ordinal`; see `log_batches`."""
-    log = _Log.read(location, None, relocate, filesystem)
+    """The numbers of the changes of a log, and which are missing after `after_ordinal`."""
+    log = _Log.read(location, relocate, filesystem)
     if log is None:
         return Ordinals(0, 0, 0, 0, ())
     after = int(after_ordinal)
@@ -717,27 +680,6 @@ def ordinals(
                 f"AS before FROM numbers WHERE ordinal > {after}) WHERE ordinal > before + 1 ORDER BY 1 LIMIT 20"
             ).fetchall()
     return Ordinals(int(before), int(later), int(distinct), int(last), [(int(a), int(b)) for a, b in gaps])
-
-
-def adopted_batches(
-    adopted: AdoptedRows, *, relocate: Mapping[str, str] | None = None, filesystem: fs.FileSystem | None = None
-) -> Iterator[pa.Table]:
-    """The rows that a mirror started from, some at a time, in its present columns without the flag."""
-    table = read_table_facts(adopted.table, relocate, filesystem)
-    fields = table.current_schema["fields"]
-    if adopted.snapshot_id is None:
-        return
-    own = {f["name"]: f"v{i}" for i, f in enumerate(fields)}
-    flag = own.pop(adopted.flag or "", None)
-    target = pa.schema([(f["name"], sql_columns.arrow_type(f["type"])) for f in fields if f["name"] in own])
-    with open_connection() as connection:
-        query = live_query(connection, table, table.snapshot(adopted.snapshot_id)[0], fields)
-        if query is None:
-            return
-        alive = "true" if flag is None else f"NOT coalesce({flag}, false)"
-        rows = connection.sql(f"SELECT {', '.join(own.values())} FROM ({query}) WHERE {alive}")
-        for batch in rows.to_arrow_reader(BATCH_ROWS):
-            yield _in_types(pa.Table.from_batches([batch]), target)
 
 
 def changed_keys(
@@ -762,7 +704,7 @@ def changed_keys(
     Returns:
         None if a change affects all rows, as a truncate does, or the log has had no rows yet.
     """
-    log = _Log.read(location, None, relocate, filesystem)
+    log = _Log.read(location, relocate, filesystem)
     if log is None:
         return None
     key_types = {f["name"]: f["type"] for f in log.keys}
@@ -798,22 +740,30 @@ def _begin_with(
         fields = [by_name[name] for name in adopted.rows.column_names]
         return put_before(connection, "SELECT * FROM given_rows", adopted, fields=fields, after=after, key=key)
     snapshot = None if adopted.snapshot_id is None else table.snapshot(adopted.snapshot_id)[0]
-    rows = live_query(connection, table, snapshot, fields) or sql_columns.no_rows(fields)
+    rows = _live_sql(connection, table, snapshot, fields) or sql_columns.no_rows(fields)
     return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
 
 
 def _unchanged(
-    adopted: AdoptedRows,
+    connection: duckdb.DuckDBPyConnection,
+    adopted: AdoptedRows | None,
     key: Sequence[str],
     relocate: Mapping[str, str] | None,
     filesystem: fs.FileSystem | None,
-) -> Folded:
+) -> Folding:
     """Adopted rows that no change affected."""
-    rows = adopted.rows
-    if rows is None:
-        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate, filesystem=filesystem)
-    rows = rows if adopted.snapshot_id is not None else rows.slice(0, 0)
-    return Folded(rows, rows.select(list(key)).slice(0, 0))
+    if adopted is None:
+        rows = Query(connection, None, pa.schema([]))
+    elif adopted.rows is None:
+        rows = _live_rows_query(
+            connection, adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate, filesystem=filesystem
+        )
+        rows = rows if adopted.snapshot_id is not None else replace(rows, sql=None)
+    else:
+        connection.register("given_rows", adopted.rows)
+        rows = Query(connection, "SELECT * FROM given_rows", adopted.rows.schema)
+    names = key if adopted is not None else ()
+    return Folding(rows, Query(connection, None, pa.schema([rows.schema.field(name) for name in names])))
 
 
 def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *, with_deleted: bool = False) -> Folded:
@@ -831,35 +781,27 @@ def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *
             connection.register("streamed_changes", changes)
             connection.execute(f"CREATE TEMP TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
         members = Members([f.name for f in keys], [f.name for f in after])
-        return _folded(connection, members, row_schema, key_schema, with_deleted=with_deleted)
+        return _folding(connection, members, row_schema, key_schema, with_deleted=with_deleted).folded()
 
 
-def _folded(
+def _folding(
     connection: duckdb.DuckDBPyConnection,
     members: Members,
     row_schema: pa.Schema,
     key_schema: pa.Schema,
     *,
     with_deleted: bool,
-) -> Folded:
+) -> Folding:
     key = key_schema.names
     if not key:
         alive, num_missed = replay_rows(connection, "changes", row_schema.names, members)
-        found = connection.sql(alive).to_arrow_table()
-        return Folded(_in_types(found, row_schema), pa.Table.from_batches([], schema=key_schema), num_missed)
-    found = connection.sql(
-        replay(connection, "changes", key, row_schema.names, members, with_deleted=with_deleted)
-    ).to_arrow_table()
-    rows, deleted = found.drop_columns(["deleted"]), None
-    if with_deleted:
-        is_deleted = pc.equal(found.column("deleted"), 1)
-        rows, deleted = rows.filter(pc.invert(is_deleted)), _in_types(rows.filter(is_deleted), row_schema)
-    gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()
-    return Folded(
-        _in_types(rows, row_schema),
-        _in_types(gone, key_schema),
-        deleted_rows=deleted,
+        return Folding(Query(connection, alive, row_schema), Query(connection, None, key_schema), num_missed)
+    found = replay(connection, "changes", key, row_schema.names, members, with_deleted=with_deleted)
+    rows, deleted = (
+        Query(connection, f"SELECT * EXCLUDE (deleted) FROM ({found}) WHERE deleted = {n}", row_schema) for n in (0, 1)
     )
+    gone = Query(connection, deleted_keys("changes", key, members), key_schema)
+    return Folding(rows, gone, deleted_rows=deleted if with_deleted else None)
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -117,6 +117,13 @@ class PrivateDatabase:
         """A table of the database in SQL."""
         return f"{self.catalog}.{table}"
 
+    def store(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+        """Make a table of rows; return their number."""
+        self.connection.register("no_rows", schema.empty_table())
+        self.connection.execute(f"CREATE TABLE {self.name(table)} AS SELECT * FROM no_rows")
+        self.connection.unregister("no_rows")
+        return self.append(table, batches)
+
     def append(self, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Add rows to a table, some at a time; return their number."""
         count = num_held = 0

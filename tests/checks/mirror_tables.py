@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from nevermore.checks import row_checks
+from nevermore.checks import equality
 from nevermore.checks.comparison import CheckResult
+from nevermore.checks.equality import row_results
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from tests.support.iceberg_json import Column, Partition, list_of, struct
@@ -86,15 +87,30 @@ def shop(folder: Path, *, partitioned: bool = False, version: int = 2) -> tuple[
     return tables, batches
 
 
-def compare_in_buckets(patch: pytest.MonkeyPatch, num_buckets: int = 5) -> None:
-    """Let checks divide the rows of every table, however small, among buckets: few, of which some get several keys."""
-    patch.setattr(row_checks, "_num_bytes", lambda subject: subject.memory_bytes // 5)  # enough for several
-    patch.setattr(row_checks, "_num_buckets", lambda _: num_buckets)
+def compare_in_a_file(patch: pytest.MonkeyPatch) -> None:
+    """Let checks keep the rows of every table, however small, in a database file."""
+    patch.setattr(equality, "FILE_SHARE", 2**40)
+
+
+def mirror_equals_reference(subject: Subject) -> CheckResult:
+    """The check of this name alone."""
+    return row_results(subject, ["mirror_equals_reference"])["mirror_equals_reference"]
+
+
+def key_is_unique(subject: Subject) -> CheckResult:
+    """The check of this name alone."""
+    return row_results(subject, ["key_is_unique"])["key_is_unique"]
+
+
+def no_deleted_row_reappears(subject: Subject) -> CheckResult:
+    """The check of this name alone."""
+    return row_results(subject, ["no_deleted_row_reappears"])["no_deleted_row_reappears"]
 
 
 def no_rows_lost(subject: Subject) -> CheckResult:
     """Every key that the log leaves alive is among the rows that the engine returns."""
-    found = {tuple(row.values()) for row in subject.engine_keys.to_pylist()}
-    alive = subject.folded.rows.select(list(subject.key)).to_pylist()
+    found = {tuple(row.values()) for row in subject.opened.scan().select(*subject.key).to_table().to_pylist()}
+    with subject.folding() as folding:
+        alive = folding.rows.table().select(list(subject.key)).to_pylist()
     lost = [row for row in alive if tuple(row.values()) not in found]
     return CheckResult("no_rows_lost", not lost, {"keys alive in log": len(alive)}, lost)

@@ -10,7 +10,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from nevermore.checks.comparison import CheckResult
-from nevermore.checks.mirror_checks import MIRROR_CHECKS, checks_of, mirror_subject, run_checks
+from nevermore.checks.equality import ROW_CHECKS, MirrorRows
+from nevermore.checks.mirror_checks import checks_of, mirror_subject, run_checks
+from nevermore.checks.reference.sql_columns import private_database
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import AdoptedRowsError
 from nevermore.pipelines.iceberg.catalog import open_catalog
@@ -153,10 +155,11 @@ def test_lost_adopted_row_fails_the_check(tmp_path: Path) -> None:
     two_changes(project)
     subject = mirror_subject(config_of(project), NAME)
     assert subject is not None
-    lost = replace(subject)
-    lost.__dict__["engine_rows"] = subject.engine_rows.slice(1)
-    lost.__dict__["file_rows"] = lost.engine_rows
-    found = MIRROR_CHECKS["mirror_equals_reference"](lost)
+    with private_database(in_file=False) as database:
+        lost = MirrorRows(subject, database)
+        lost.__dict__["engine"] = replace(lost.engine, sql=f"(FROM {lost.engine.sql} OFFSET 1)")
+        lost.__dict__["files"] = lost.engine
+        found = ROW_CHECKS["mirror_equals_reference"](lost).result("mirror_equals_reference")
     assert not found.passed
     assert found.details == ["1 row of its change log not returned"]
 

@@ -8,10 +8,15 @@ import pytest
 
 from nevermore.checks.equality import TOO_MANY, NeedsAllRows, check_changed_keys
 from nevermore.checks.mirror_checks import checks_of, run_checks, snapshot_results
-from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.ingest.feed_run import run_once
-from tests.checks.mirror_tables import MirrorTables, Row
+from tests.checks.mirror_tables import (
+    MirrorTables,
+    Row,
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+)
 from tests.support.shop_project import ShopProject, event
 
 ALL = (no_deleted_row_reappears, mirror_equals_reference, key_is_unique)

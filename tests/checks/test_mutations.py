@@ -11,12 +11,19 @@ from nevermore import scan_core
 from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import quarantine_is_small, schema_matches
 from nevermore.checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
-from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from nevermore.checks.subject import Subject
 from nevermore.scan_core.deletes.filter import EqualityFilter
 from nevermore.scan_core.plan import delete_index, planner
 from tests.checks.faults import FAULTS, Fault
-from tests.checks.mirror_tables import MirrorTables, compare_in_buckets, no_rows_lost, shop
+from tests.checks.mirror_tables import (
+    MirrorTables,
+    compare_in_a_file,
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+    no_rows_lost,
+    shop,
+)
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -186,7 +193,7 @@ def test_a_seeded_fault_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, *, in_buckets: bool
 ) -> None:
     if in_buckets:
-        compare_in_buckets(monkeypatch)
+        compare_in_a_file(monkeypatch)
     tables, batches = shop(tmp_path, partitioned=fault.partitioned, version=fault.version)
     if fault == FAULTS[0] or fault.partitioned or fault.version > 2:
         assert all(result.passed for result in results_of(tables.subject(), list(REAL_CHECKS)))

@@ -13,7 +13,7 @@ from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.publish.refresh import publish
 from tests.checks.faults import lose_the_last_row
-from tests.checks.mirror_tables import compare_in_buckets
+from tests.checks.mirror_tables import compare_in_a_file
 from tests.pipelines.project import event, product
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.spark_session import SPARK_TEST
@@ -51,7 +51,7 @@ def test_rows_in_an_object_store_are_compared_with_both_references(
     project: Config, monkeypatch: pytest.MonkeyPatch, *, in_buckets: bool
 ) -> None:
     if in_buckets:
-        compare_in_buckets(monkeypatch)
+        compare_in_a_file(monkeypatch)
     found = {r.name: r for r in run_checks(project, "shop.products", all_checks_of(project, "shop.products"))}
     found.pop("scans_are_fast")  # of two commits of one row
     assert [result for result in found.values() if not result.passed or result.details] == []
@@ -66,7 +66,7 @@ def test_a_fault_in_an_object_store_is_found(
     project: Config, monkeypatch: pytest.MonkeyPatch, *, in_buckets: bool
 ) -> None:
     if in_buckets:
-        compare_in_buckets(monkeypatch)
+        compare_in_a_file(monkeypatch)
     lose_the_last_row(monkeypatch)
     (found,) = run_checks(project, "shop.products", ["mirror_equals_reference"])
     assert found.details[:2] == ["1 row of its own files not returned", "1 row of its change log not returned"]
@@ -81,7 +81,7 @@ def test_rows_published_to_an_object_store_are_compared_with_duckdb(
     project: Config, monkeypatch: pytest.MonkeyPatch, *, in_file: bool
 ) -> None:
     if in_file:
-        monkeypatch.setattr(published_equality, "_FILE_SHARE", 2**40)
+        monkeypatch.setattr(published_equality, "FILE_SHARE", 2**40)
     name = "shop.names"
     report = publish(project, name, auditor=ProjectAuditor())
     assert {verdict.check: verdict.passed for verdict in report.checks if verdict.table == name} == {

@@ -1,7 +1,6 @@
 """A published table against DuckDB: right ones pass, one fault each fails, and what cannot be compared says why."""
 
 import datetime as dt
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pyarrow as pa
 import pytest
 import sqlglot
 
-from nevermore.checks import published_equality, row_checks
-from nevermore.checks.comparison import compare, surplus_rows
-from nevermore.checks.mirror_checks import mirror_subject
+from nevermore.checks import published_equality
+from nevermore.checks.comparison import Comparison, surplus_rows
 from nevermore.checks.published_equality import check_published, published_equals_duckdb
 from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.checks.reference.sql_columns import open_connection
-from nevermore.checks.row_checks import folded_rows
 from nevermore.pipelines.config.project import Config, parse
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
@@ -26,7 +23,6 @@ from nevermore.pipelines.iceberg.commit import RowDelta, everything
 from nevermore.pipelines.iceberg.positions import ERASED
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
-from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.publish.mirror_reads import snapshots_read
 from nevermore.pipelines.publish.refresh import publish as publish_by_spark
 from nevermore.pipelines.publish.state import (
@@ -39,7 +35,6 @@ from nevermore.pipelines.publish.state import (
     query_hash,
 )
 from nevermore.scan_core import open_table
-from tests.support.shop_project import ShopProject
 from tests.support.spark_session import SPARK_TEST
 
 NAME = "shop.daily"
@@ -239,7 +234,7 @@ def test_the_rows_of_single_partitions_are_compared_alone(
     unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
 ) -> None:
     if is_large:
-        monkeypatch.setattr(published_equality, "_FILE_SHARE", 2**40)
+        monkeypatch.setattr(published_equality, "FILE_SHARE", 2**40)
     partition, expression, key = UNITS[unit]
     sql = f"select {expression} as p, count(*) as n from shop.orders group by 1"
     config = make_config(tmp_path, sql, partition=partition)
@@ -326,22 +321,6 @@ def test_a_run_that_makes_one_decimal_partition_passes_its_checks(tmp_path: Path
     assert found["published_equals_duckdb"].compared == {"rows published": 1, "rows by DuckDB": 1}
 
 
-def test_rows_that_a_log_requires_are_folded_in_buckets_where_they_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = ShopProject(tmp_path)
-    project.land_orders()
-    run_once(project.config)
-    subject = mirror_subject(project.config, "shop.orders")
-    assert subject is not None
-    (whole,) = folded_rows(subject)
-    monkeypatch.setattr(row_checks, "_WHOLE_SHARE", 2**40)
-    monkeypatch.setattr(row_checks, "_num_buckets", lambda _: 3)
-    parts = list(folded_rows(replace(subject)))
-    assert len(parts) == 3
-    assert compare(pa.concat_tables(parts), whole).equal
-
-
 def test_a_comparison_that_needs_more_memory_says_so(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(config, PUBLISHED)
 
@@ -354,23 +333,27 @@ def test_a_comparison_that_needs_more_memory_says_so(config: Config, monkeypatch
     assert "raise it" in found.details[0]
 
 
-def surplus(left: pa.Table, right: pa.Table, close: set[str]) -> tuple[pa.Table, pa.Table, int, int]:
+def surplus(left: pa.Table, right: pa.Table, close: set[str]) -> Comparison:
     with open_connection() as connection:
         for name, rows in (("left_rows", left), ("right_rows", right)):
             connection.register(name, rows.rename_columns([f"c{i}" for i in range(rows.num_columns)]))
         return surplus_rows(connection, "left_rows", "right_rows", left.schema, close)
 
 
+def counts(found: Comparison) -> tuple[int, int]:
+    return found.num_left_only, found.num_right_only
+
+
 def test_rows_pair_up_by_what_is_exact_and_then_by_what_is_close() -> None:
     left = pa.table({"k": [1, 1, None, 2], "v": [1.0, 2.0, float("nan"), None]})
     right = pa.table({"k": [2, 1, 1, None], "v": [None, 2.0 + 1e-12, 1.0, float("nan")]})
-    assert surplus(left, right, {"v"})[2:] == (0, 0)
-    assert surplus(left, right, set())[2:] == (1, 1)
+    assert surplus(left, right, {"v"}).equal
+    assert counts(surplus(left, right, set())) == (1, 1)
     other = pa.table({"k": [2, 1, 1, None], "v": [None, 2.1, 1.0, 0.0]})
-    more, fewer, *counts = surplus(left, other, {"v"})
-    assert counts == [2, 2]
-    assert fewer.to_pylist() == [{"k": 1, "v": 2.1}, {"k": None, "v": 0.0}]
-    assert more["k"].to_pylist() == [1, None]
+    found = surplus(left, other, {"v"})
+    assert counts(found) == (2, 2)
+    assert found.right_only.to_pylist() == [{"k": 1, "v": 2.1}, {"k": None, "v": 0.0}]
+    assert found.left_only["k"].to_pylist() == [1, None]
 
 
 @pytest.mark.parametrize("close", [set(), {"v"}])
@@ -392,6 +375,6 @@ def test_means_of_decimals_may_differ_by_their_last_digit() -> None:
     def decimals(text: str) -> pa.Table:
         return pa.table({"v": pa.array([Decimal(text)], pa.decimal128(14, 6))})
 
-    assert surplus(decimals("0.062813"), decimals("0.062812"), {"v"})[2:] == (0, 0)
-    assert surplus(decimals("0.062813"), decimals("0.062811"), {"v"})[2:] == (1, 1)
-    assert surplus(decimals("0.062813"), decimals("0.062812"), set())[2:] == (1, 1)
+    assert surplus(decimals("0.062813"), decimals("0.062812"), {"v"}).equal
+    assert counts(surplus(decimals("0.062813"), decimals("0.062811"), {"v"})) == (1, 1)
+    assert counts(surplus(decimals("0.062813"), decimals("0.062812"), set())) == (1, 1)

@@ -8,12 +8,11 @@ import orjson
 import pytest
 
 from nevermore.checks.mirror_checks import NAME, checks_of, nothing_was_rolled_back, run_checks, snapshot_results
-from nevermore.checks.row_checks import mirror_equals_reference
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import change_log_name, load
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
-from tests.checks.mirror_tables import MirrorTables, shop
+from tests.checks.mirror_tables import MirrorTables, mirror_equals_reference, shop
 from tests.pipelines.project import Project, event
 
 TABLE = "shop.products"

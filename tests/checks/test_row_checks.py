@@ -1,4 +1,4 @@
-"""Checks of rows in buckets find what checks of all rows at once find, whatever happened to the keys."""
+"""Checks of rows in a database file find what checks in memory find, whatever happened to the keys."""
 
 import random
 from collections.abc import Sequence
@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from nevermore.checks.equality import ROW_CHECKS
+from nevermore.checks.equality import ROW_CHECKS, row_results
 from nevermore.checks.reference.sql_columns import limited_memory, open_connection
-from nevermore.checks.row_checks import row_results
 from nevermore.checks.subject import Subject
-from tests.checks.mirror_tables import COLUMNS, KEY, MirrorTables, compare_in_buckets
+from tests.checks.mirror_tables import COLUMNS, KEY, MirrorTables, compare_in_a_file
 
 Event = tuple[str, tuple[int | None, str] | None, tuple[int | None, str, int] | None, list[str]]
 
@@ -59,7 +58,7 @@ def outcome(subject: Subject) -> dict[str, tuple[bool, dict[str, int], set[str]]
 
 @pytest.mark.parametrize("key", [KEY, ()], ids=["key", "whole rows"])
 @pytest.mark.parametrize("seed", range(12))
-def test_results_in_buckets_are_those_of_all_rows(
+def test_results_in_a_file_and_in_little_memory_are_those_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, key: tuple[str, ...]
 ) -> None:
     choose = random.Random(seed)
@@ -74,7 +73,7 @@ def test_results_in_buckets_are_those_of_all_rows(
     )
     whole = outcome(subject)
     assert not whole["mirror_equals_reference"][0]
-    compare_in_buckets(monkeypatch, num_buckets=24 if seed % 4 == 0 else 5)
+    compare_in_a_file(monkeypatch)
     again = Subject(subject.table, key, subject.change_log, up_to_ordinal=tables.ordinal)
     assert outcome(again) == whole
 

@@ -10,10 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nevermore.checks.row_checks import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.iceberg.catalog import find_table
-from tests.checks.mirror_tables import no_rows_lost
+from tests.checks.mirror_tables import (
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+    no_rows_lost,
+)
 from tests.pipelines.change_batches import Change, Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in
 
@@ -82,7 +86,7 @@ def check_history(draw: Callable[..., Any]) -> None:
             for check in CHECKS:
                 result = check(subject)
                 assert result.passed, (check.__name__, result.details, result.offending_keys)
-            found = subject.engine_rows.to_pylist()
+            found = subject.opened.scan().to_table().to_pylist()
             assert sorted(map(repr, found)) == sorted(map(repr, alive.values()))
 
 
