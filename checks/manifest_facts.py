@@ -1,7 +1,7 @@
 """Compares what manifests state about files with the files. Planning relies on it: a wrong statement loses or adds rows.
 
-Partition values, bounds and counts of NULLs are claims about the rows of a file. The statistics in the file's footer prove
-most of them; the columns of the other claims are read in batches that fit into memory.
+Partition values, bounds and counts of NULLs are claims about the rows of a file, whose columns are read in batches that fit
+into memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,6 @@ from nevermore.scan_core import (
     FILE_PATH_ID,
     POSITION_ID,
     UNSUPPORTED_TYPES,
-    ColumnStatistics,
     ContentFile,
     Damage,
     DataFile,
@@ -29,7 +28,6 @@ from nevermore.scan_core import (
     DeleteFile,
     FileProjection,
     FileScanTask,
-    FileStatistics,
     MalformedTableError,
     MemoryLimitError,
     NestedField,
@@ -195,10 +193,6 @@ class _Claim(Protocol):
         """The fields from the top-level column down to the one that the claim is about."""
         ...
 
-    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
-        """Whether the statistics of a row group show that the claim holds for all of its rows."""
-        ...
-
     def broken_by(self, values: pa.Array) -> pa.Array:
         """For each value whether it contradicts the claim."""
         ...
@@ -217,17 +211,6 @@ class _PartitionValue:
     transform: Transform
     expected: pa.Scalar
     shown: str
-
-    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
-        if not self.expected.is_valid:
-            return known.null_count == num_rows
-        if known.null_count != 0 or known.lower is None or known.upper is None or self.kind.name in _FLOATS:
-            return False
-        if self.transform.kind == "bucket" and known.lower != known.upper:
-            return False
-        bounds = (partition_scalar(v, self.kind, "statistics") for v in (known.lower, known.upper))
-        ends = pa.concat_arrays([pa.repeat(bound, 1) for bound in bounds])
-        return not pc.any(self.broken_by(ends)).as_py()  # the other transforms preserve order
 
     def broken_by(self, values: pa.Array) -> pa.Array:
         found = self.transform.apply(values, self.kind)
@@ -250,12 +233,6 @@ class _Bounds:
     lower: Any
     upper: Any
 
-    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
-        if known.null_count == num_rows:
-            return True
-        low = self.lower is None or (known.lower is not None and known.lower >= self.lower)
-        return low and (self.upper is None or (known.upper is not None and known.upper <= self.upper))
-
     def broken_by(self, values: pa.Array) -> pa.Array:
         flags = pa.repeat(pa.scalar(value=False), len(values))
         for bound, is_beyond in ((self.lower, pc.less), (self.upper, pc.greater)):
@@ -274,9 +251,6 @@ class _Nulls:
 
     path: Sequence[NestedField]
     are_all: bool
-
-    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
-        return known.null_count == (num_rows if self.are_all else 0)
 
     def broken_by(self, values: pa.Array) -> pa.Array:
         return values.is_valid() if self.are_all else values.is_null()
@@ -369,22 +343,14 @@ class FileFacts:
         ]
 
     def _content_faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
-        """Wrong statements about the rows: their number, and claims about columns that neither footer nor rows confirm."""
-        unproved: list[_Claim] = []
+        """Wrong statements about the rows: their number, and claims about columns that the rows contradict."""
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield f"{file.path}: has {counted(reader.num_rows, 'row')}, but {file.record_count:,} by its manifest"
             yield from (f"{file.path}: {fault}" for fault in _key_faults(file, projection))
-            statistics = FileStatistics(reader, projection)
-            for claim in self._verifiable_claims(file, projection):
-                field = claim.path[-1]
-                for group in reader.row_groups:
-                    known = statistics.of(group, {field.field_id: field.type})(field.field_id)
-                    if known is None or not claim.is_proved(known, group.num_rows):
-                        unproved.append(claim)
-                        break
-        if unproved:
-            yield from self._by_rows(file, unproved)
+            claims = self._verifiable_claims(file, projection)
+        if claims:
+            yield from self._by_rows(file, claims)
 
     def by_all_rows(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
         """Decode every column of a data, equality-delete or position-delete file; yield columns and their problems.

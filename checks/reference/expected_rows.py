@@ -129,7 +129,7 @@ def replay(
     old = ", ".join(f"{members.of_key(k)} AS old{i}" for i, k in enumerate(key))
     new = ", ".join(f"{members.of_after(k)} AS new{i}" for i, k in enumerate(key))
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, after, coalesce(unchanged, []) AS unchanged, "
+        f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, coalesce(unchanged, []) AS unchanged, "
         f"{old}, {new} FROM {log} "
         f"WHERE op <> 't' AND ({with_deleted} OR ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't'))"
     )
@@ -140,45 +140,47 @@ def replay(
         )
         keys = ", ".join(f"k{i}" for i in range(len(key)))
         connection.execute(
-            f"INSERT INTO replay_changes SELECT t.ordinal, 'd', NULL, [], {keys}, {', '.join('NULL' for _ in key)} "
+            f"INSERT INTO replay_changes SELECT t.ordinal, 'd', [], {keys}, {', '.join('NULL' for _ in key)} "
             f"FROM (SELECT min(ordinal) AS first, {keys} FROM ({either}) GROUP BY {keys}) "
             f"JOIN (SELECT ordinal FROM {log} WHERE op = 't') AS t ON t.ordinal > first"
         )
     connection.execute("CREATE OR REPLACE TEMP TABLE replay_void (ordinal BIGINT)")
     while True:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_actions AS {_actions(key)}")
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_lacking AS {_lacking(key)}")
         before = _count(connection)
-        connection.execute(
-            "INSERT INTO replay_void SELECT ordinal FROM replay_actions WHERE own AND len(unchanged) > 0 "
-            "AND previous_upsert IS NULL"
-        )
+        connection.execute("INSERT INTO replay_void SELECT ordinal FROM replay_lacking WHERE previous_upsert IS NULL")
         if _count(connection) == before:
             break
-    return _final_rows(connection, columns, members, with_deleted=with_deleted)
+    return _final_rows(connection, log, key, columns, members, with_deleted=with_deleted)
 
 
 def _actions(key: Sequence[str]) -> str:
-    """One row per key touched by a change: whether it is live afterwards, and the upsert that wrote it before.
+    """One row per key touched by a change: when, and whether the key has a row afterwards.
 
     `own` marks the action on the key of the change itself, where the row's earlier state is found.
     """
     positions = range(len(key))
     old, new = (", ".join(f"{prefix}{i} AS k{i}" for i in positions) for prefix in ("old", "new"))
     moved = " OR ".join(f"old{i} IS DISTINCT FROM new{i}" for i in positions)
-    keys = ", ".join(f"k{i}" for i in positions)
-    kept = "SELECT * FROM replay_changes WHERE ordinal NOT IN (SELECT ordinal FROM replay_void)"
     return f"""
-        WITH kept AS ({kept}), actions AS (
-            SELECT ordinal, 0 AS step, true AS own, false AS upsert, after, unchanged, {old}
-            FROM kept WHERE op = 'd' OR ({moved})
-            UNION ALL
-            SELECT ordinal, 1 AS step, NOT ({moved}) AS own, true AS upsert, after, unchanged, {new}
-            FROM kept WHERE op <> 'd'
-        )
-        SELECT *, lag(CASE WHEN upsert THEN ordinal END) OVER sequence AS previous_upsert,
-            row_number() OVER (PARTITION BY {keys} ORDER BY ordinal DESC, step DESC) AS recency,
-            upsert AND row_number() OVER (PARTITION BY {keys}, upsert ORDER BY ordinal DESC, step DESC) = 1 AS is_last_row
-        FROM actions WINDOW sequence AS (PARTITION BY {keys} ORDER BY ordinal, step)
+        WITH kept AS (SELECT * FROM replay_changes WHERE ordinal NOT IN (SELECT ordinal FROM replay_void))
+        SELECT 2 * ordinal AS moment, true AS own, false AS upsert, unchanged, {old} FROM kept WHERE op = 'd' OR ({moved})
+        UNION ALL
+        SELECT 2 * ordinal + 1, NOT ({moved}), true, unchanged, {new} FROM kept WHERE op <> 'd'
+    """
+
+
+def _lacking(key: Sequence[str]) -> str:
+    """Changes that do not have all columns of their row, each with the upsert that wrote the row before, if there is one."""
+    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM l.k{i}" for i in range(len(key)))
+    some = "own AND len(unchanged) > 0"
+    return f"""
+        SELECT moment // 2 AS ordinal, unchanged, previous_upsert FROM (
+            SELECT a.*, lag(CASE WHEN upsert THEN moment // 2 END) OVER (PARTITION BY {keys} ORDER BY moment) AS previous_upsert
+            FROM replay_actions AS a SEMI JOIN (SELECT {keys} FROM replay_actions WHERE {some}) AS l ON {same}
+        ) WHERE {some}
     """
 
 
@@ -188,22 +190,31 @@ def _count(connection: duckdb.DuckDBPyConnection) -> int:
 
 
 def _final_rows(
-    connection: duckdb.DuckDBPyConnection, columns: Sequence[str], members: Members, *, with_deleted: bool
+    connection: duckdb.DuckDBPyConnection,
+    log: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    members: Members,
+    *,
+    with_deleted: bool,
 ) -> str:
     """The last upsert of each key, with each unchanged column taken from the change that last sent it."""
-    condition = "a.is_last_row" if with_deleted else "a.recency = 1 AND a.upsert"
-    # apart, as DuckDB holds in memory what a recursion joins
+    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    # aggregates rather than windows, for which DuckDB would sort all actions
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE replay_lacking AS SELECT ordinal, unchanged, previous_upsert FROM replay_actions "
-        "WHERE own AND len(unchanged) > 0"
+        f"CREATE OR REPLACE TEMP TABLE replay_last AS SELECT {keys}, max(moment) AS last, max(moment) FILTER (upsert) AS last_row, "
+        "bool_or(NOT upsert) AS is_removed FROM replay_actions GROUP BY ALL"
     )
     connection.execute(
-        f"""
+        "CREATE OR REPLACE TEMP TABLE replay_chosen AS SELECT last_row // 2 AS ordinal, last <> last_row AS deleted "
+        f"FROM replay_last WHERE last_row IS NOT NULL AND ({with_deleted} OR last = last_row)"
+    )
+    connection.execute(
+        """
         CREATE OR REPLACE TEMP TABLE replay_sources AS
         WITH RECURSIVE walk(ordinal, name, source) AS (
-            SELECT a.ordinal, u.name, o.previous_upsert
-            FROM replay_actions AS a JOIN replay_lacking AS o USING (ordinal), unnest(a.unchanged) AS u(name)
-            WHERE {condition}
+            SELECT ordinal, u.name, o.previous_upsert
+            FROM replay_chosen JOIN replay_lacking AS o USING (ordinal), unnest(o.unchanged) AS u(name)
             UNION ALL
             SELECT w.ordinal, w.name, o.previous_upsert
             FROM walk AS w JOIN replay_lacking AS o ON o.ordinal = w.source
@@ -216,16 +227,16 @@ def _final_rows(
     found = {row[0] for row in connection.execute("SELECT DISTINCT name FROM replay_sources").fetchall()}
     selected, joins = [], []
     for i, name in enumerate(columns):
-        value = members.of_after(name, "a.")
+        value = members.of_after(name, "c.")
         if name in found:
             joins.append(
                 f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = {string_literal(name)} "
-                f"LEFT JOIN replay_changes AS e{i} ON e{i}.ordinal = s{i}.source"
+                f"LEFT JOIN {log} AS e{i} ON e{i}.ordinal = s{i}.source"
             )
             value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
         selected.append(f"{value} AS v{i}")
-    selected.append("CAST(a.recency <> 1 AS TINYINT) AS deleted")
-    return f"SELECT {', '.join(selected)} FROM replay_actions AS a {' '.join(joins)} WHERE {condition}"
+    selected.append("a.deleted")
+    return f"SELECT {', '.join(selected)} FROM replay_chosen AS a JOIN {log} AS c ON c.ordinal = a.ordinal {' '.join(joins)}"
 
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
@@ -235,9 +246,9 @@ def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
     same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in range(len(key)))
     truncated = f"FROM {log} WHERE ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't') AND op"
     return (
-        f"SELECT DISTINCT {keys} FROM (SELECT {keys} FROM replay_actions WHERE NOT upsert "
+        f"SELECT DISTINCT {keys} FROM (SELECT {keys} FROM replay_last WHERE is_removed "
         f"UNION ALL SELECT {old} {truncated} <> 't' UNION ALL SELECT {new} {truncated} NOT IN ('t', 'd')) AS g "
-        f"WHERE NOT EXISTS (SELECT 1 FROM replay_actions AS a WHERE a.recency = 1 AND a.upsert AND {same}) ORDER BY ALL"
+        f"ANTI JOIN (SELECT * FROM replay_last WHERE last = last_row) AS a ON {same} ORDER BY ALL"
     )
 
 
@@ -255,6 +266,7 @@ def replay_rows(
     new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
     old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
     values = ", ".join(f"v{i}" for i in range(len(columns)))
+    same = " AND ".join(f"whole.v{i} IS NOT DISTINCT FROM removed.v{i}" for i in range(len(columns)))
     known = ", ".join(string_literal(c) for c in columns)
     connection.execute(
         f"""
@@ -271,15 +283,18 @@ def replay_rows(
     )
     lacking = {n for (n,) in connection.execute("SELECT DISTINCT unnest(lacking) FROM replay_steps").fetchall()}
     shared = ", ".join(f"v{i}" for i, c in enumerate(columns) if c not in lacking)
+    partial = f"bool_or(len(lacking) > 0) OVER ({f'PARTITION BY {shared}' if shared else ''})" if lacking else "false"
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE replay_whole AS SELECT * FROM (SELECT *, bool_or(len(lacking) > 0) OVER "
-        f"({f'PARTITION BY {shared}' if shared else ''}) AS is_partial FROM replay_steps)"
+        f"CREATE OR REPLACE TEMP TABLE replay_whole AS SELECT * FROM (SELECT *, {partial} AS is_partial FROM replay_steps)"
     )
+    # only rows that were also removed need an order, for which DuckDB would sort them
     counted = f"""
-        WITH counted AS (
+        WITH whole AS (SELECT * FROM replay_whole WHERE NOT is_partial), counted AS (
             SELECT *, sum(weight) OVER (PARTITION BY {values} ORDER BY ordinal, weight) AS running
-            FROM replay_whole WHERE NOT is_partial
+            FROM whole SEMI JOIN (SELECT * FROM whole WHERE weight < 0) AS removed ON {same}
         )
+        SELECT {values}, count(*) AS total, CAST(0 AS BIGINT) AS missed FROM whole GROUP BY {values} HAVING min(weight) > 0
+        UNION ALL
         SELECT {values}, CAST(sum(weight) AS BIGINT) AS total, CAST(-least(0, min(running)) AS BIGINT) AS missed
         FROM counted GROUP BY {values}
     """
@@ -798,7 +813,8 @@ def _folding(
         return Folding(Query(connection, alive, row_schema), Query(connection, None, key_schema), num_missed)
     found = replay(connection, "changes", key, row_schema.names, members, with_deleted=with_deleted)
     rows, deleted = (
-        Query(connection, f"SELECT * EXCLUDE (deleted) FROM ({found}) WHERE deleted = {n}", row_schema) for n in (0, 1)
+        Query(connection, f"SELECT * EXCLUDE (deleted) FROM ({found}) WHERE {which}deleted", row_schema)
+        for which in ("NOT ", "")
     )
     gone = Query(connection, deleted_keys("changes", key, members), key_schema)
     return Folding(rows, gone, deleted_rows=deleted if with_deleted else None)
