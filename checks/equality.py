@@ -106,7 +106,7 @@ class MirrorRows:
     @cached_property
     def _folded(self) -> tuple[Relation, Relation]:
         like = self.alive.schema
-        with self.subject.folding() as found:
+        with self.subject.folding(in_file=self._database.in_file) as found:
             self.num_missed = found.num_missed
             schema = columns_of(found.rows.schema.empty_table(), like).schema
             required = (columns_of(rows, like) for rows in found.rows.batches())

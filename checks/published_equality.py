@@ -770,7 +770,7 @@ class _Comparison:
         required, schema = replace(subject, up_to_ordinal=ordinal), scan.select(*columns).arrow_schema
 
         def rows() -> Iterator[pa.Table]:
-            with required.folding() as folding:
+            with required.folding(in_file=self._database.in_file) as folding:
                 for part in folding.rows.batches():
                     found = [
                         in_type(part.column(f.name), f.type)

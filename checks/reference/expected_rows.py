@@ -13,7 +13,7 @@ from pyarrow import fs
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.candidates import Workspace, candidates, equality_joins, position_joins
 from nevermore.checks.reference.facts import RefusedError, TableFacts, read_table_facts
-from nevermore.checks.reference.sql_columns import open_connection, string_literal
+from nevermore.checks.reference.sql_columns import open_connection, private_database, string_literal
 
 Field = Mapping[str, Any]
 
@@ -65,7 +65,7 @@ def put_before(
     values = {f["name"]: f"v{i}" for i, f in enumerate(fields)}
     alive = f"NOT coalesce({values[adopted.flag]}, false)" if adopted.flag in values else "true"
     connection.execute(
-        f"CREATE TEMP TABLE adopted_rows AS SELECT {_struct(columns, values)} AS after, {_struct(keys, values)} AS key "
+        f"CREATE TABLE adopted_rows AS SELECT {_struct(columns, values)} AS after, {_struct(keys, values)} AS key "
         f"FROM ({rows}) WHERE {alive}"
     )
     logged, logged_key = (
@@ -74,7 +74,7 @@ def put_before(
     )
     connection.execute("ALTER TABLE changes RENAME TO logged_changes")
     connection.execute(
-        "CREATE TEMP TABLE changes AS "
+        "CREATE TABLE changes AS "
         "SELECT row_number() OVER () - 1 AS ordinal, 'c' AS op, key, after, CAST([] AS VARCHAR[]) AS unchanged "
         "FROM adopted_rows UNION ALL "
         "SELECT ordinal + (SELECT count(*) FROM adopted_rows), op, "
@@ -129,7 +129,7 @@ def replay(
     old = ", ".join(f"{members.of_key(k)} AS old{i}" for i, k in enumerate(key))
     new = ", ".join(f"{members.of_after(k)} AS new{i}" for i, k in enumerate(key))
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, coalesce(unchanged, []) AS unchanged, "
+        f"CREATE OR REPLACE TABLE replay_changes AS SELECT ordinal, op, coalesce(unchanged, []) AS unchanged, "
         f"{old}, {new} FROM {log} "
         f"WHERE op <> 't' AND ({with_deleted} OR ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't'))"
     )
@@ -144,10 +144,10 @@ def replay(
             f"FROM (SELECT min(ordinal) AS first, {keys} FROM ({either}) GROUP BY {keys}) "
             f"JOIN (SELECT ordinal FROM {log} WHERE op = 't') AS t ON t.ordinal > first"
         )
-    connection.execute("CREATE OR REPLACE TEMP TABLE replay_void (ordinal BIGINT)")
+    connection.execute("CREATE OR REPLACE TABLE replay_void (ordinal BIGINT)")
     while True:
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_actions AS {_actions(key)}")
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_lacking AS {_lacking(key)}")
+        connection.execute(f"CREATE OR REPLACE TABLE replay_actions AS {_actions(key)}")
+        connection.execute(f"CREATE OR REPLACE TABLE replay_lacking AS {_lacking(key)}")
         before = _count(connection)
         connection.execute("INSERT INTO replay_void SELECT ordinal FROM replay_lacking WHERE previous_upsert IS NULL")
         if _count(connection) == before:
@@ -202,16 +202,16 @@ def _final_rows(
     keys = ", ".join(f"k{i}" for i in range(len(key)))
     # aggregates rather than windows, for which DuckDB would sort all actions
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE replay_last AS SELECT {keys}, max(moment) AS last, max(moment) FILTER (upsert) AS last_row, "
+        f"CREATE OR REPLACE TABLE replay_last AS SELECT {keys}, max(moment) AS last, max(moment) FILTER (upsert) AS last_row, "
         "bool_or(NOT upsert) AS is_removed FROM replay_actions GROUP BY ALL"
     )
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE replay_chosen AS SELECT last_row // 2 AS ordinal, last <> last_row AS deleted "
+        "CREATE OR REPLACE TABLE replay_chosen AS SELECT last_row // 2 AS ordinal, last <> last_row AS deleted "
         f"FROM replay_last WHERE last_row IS NOT NULL AND ({with_deleted} OR last = last_row)"
     )
     connection.execute(
         """
-        CREATE OR REPLACE TEMP TABLE replay_sources AS
+        CREATE OR REPLACE TABLE replay_sources AS
         WITH RECURSIVE walk(ordinal, name, source) AS (
             SELECT ordinal, u.name, o.previous_upsert
             FROM replay_chosen JOIN replay_lacking AS o USING (ordinal), unnest(o.unchanged) AS u(name)
@@ -270,7 +270,7 @@ def replay_rows(
     known = ", ".join(string_literal(c) for c in columns)
     connection.execute(
         f"""
-        CREATE OR REPLACE TEMP TABLE replay_steps AS
+        CREATE OR REPLACE TABLE replay_steps AS
         WITH kept AS (
             SELECT * FROM {log}
             WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')
@@ -285,7 +285,7 @@ def replay_rows(
     shared = ", ".join(f"v{i}" for i, c in enumerate(columns) if c not in lacking)
     partial = f"bool_or(len(lacking) > 0) OVER ({f'PARTITION BY {shared}' if shared else ''})" if lacking else "false"
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE replay_whole AS SELECT * FROM (SELECT *, {partial} AS is_partial FROM replay_steps)"
+        f"CREATE OR REPLACE TABLE replay_whole AS SELECT * FROM (SELECT *, {partial} AS is_partial FROM replay_steps)"
     )
     # only rows that were also removed need an order, for which DuckDB would sort them
     counted = f"""
@@ -321,7 +321,7 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     group = f"PARTITION BY {shared}" if shared else ""
     connection.execute(
         f"""
-        CREATE OR REPLACE TEMP TABLE replay_group_steps AS
+        CREATE OR REPLACE TABLE replay_group_steps AS
         SELECT *, {f"dense_rank() OVER (ORDER BY {shared})" if shared else "1"} AS g,
             row_number() OVER ({group} ORDER BY ordinal, weight) AS n
         FROM replay_whole WHERE is_partial
@@ -329,21 +329,21 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     )
     connection.execute(
         f"""
-        CREATE OR REPLACE TEMP TABLE replay_rows AS
+        CREATE OR REPLACE TABLE replay_rows AS
         SELECT *, row_number() OVER (ORDER BY {order}) AS r
         FROM (SELECT DISTINCT g, {values} FROM replay_group_steps WHERE weight = 1)
         """
     )
     connection.execute(
         f"""
-        CREATE OR REPLACE TEMP TABLE replay_choices AS
+        CREATE OR REPLACE TABLE replay_choices AS
         SELECT s.g, s.n, any_value(s.weight) AS weight, coalesce(list(r.r) FILTER (r.r IS NOT NULL), []) AS may_be
         FROM replay_group_steps AS s LEFT JOIN replay_rows AS r ON r.g = s.g AND {same} GROUP BY s.g, s.n
         """
     )
     connection.execute(
         """
-        CREATE OR REPLACE TEMP TABLE replay_ends AS
+        CREATE OR REPLACE TABLE replay_ends AS
         WITH RECURSIVE walk(g, n, live, missed) AS (
             SELECT DISTINCT g, CAST(0 AS BIGINT), CAST([] AS BIGINT[]), 0 FROM replay_choices
             UNION ALL
@@ -362,7 +362,7 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
         """
     )
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE replay_left AS SELECT {values} "
+        f"CREATE OR REPLACE TABLE replay_left AS SELECT {values} "
         "FROM (SELECT unnest(live) AS r FROM replay_ends) JOIN replay_rows USING (r)"
     )
     ((missed,),) = connection.execute("SELECT coalesce(sum(missed), 0) FROM replay_ends").fetchall()
@@ -555,6 +555,7 @@ def folding(
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
     with_deleted: bool = False,
+    in_file: bool = False,
     relocate: Mapping[str, str] | None = None,
     filesystem: fs.FileSystem | None = None,
 ) -> Iterator[Folding]:
@@ -567,17 +568,19 @@ def folding(
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
         with_deleted: also return the last row of every key that has none any more.
+        in_file: keep the changes in a database file, as they are many.
         relocate: old path prefix -> new path prefix.
         filesystem: of the object store that has the files.
     """
     log = _Log.read(location, relocate, filesystem)
-    with open_connection() as connection:
+    with private_database(in_file=in_file) as database:
+        connection = database.connection
         if log is None:
             yield _unchanged(connection, adopted, key, relocate, filesystem)
             return
         after, keys = log.after, log.keys
         query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
-        connection.execute(f"CREATE TEMP TABLE changes AS {query}")
+        connection.execute(f"CREATE TABLE changes AS {query}")
         if adopted is not None:
             after, keys = _begin_with(connection, adopted, after, keys, relocate=relocate, filesystem=filesystem)
         members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
@@ -789,12 +792,13 @@ def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *
     after, keys = changes.schema.field("after").type, changes.schema.field("key").type
     row_schema = pa.schema([(f.name, f.type) for f in after])
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
-    with open_connection() as connection:
+    with private_database(in_file=False) as database:
+        connection = database.connection
         if isinstance(changes, pa.Table):
             connection.register("changes", changes.select(_LOG_COLUMNS))
         else:  # a stream can be read once, and replaying reads the changes several times
             connection.register("streamed_changes", changes)
-            connection.execute(f"CREATE TEMP TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
+            connection.execute(f"CREATE TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
         members = Members([f.name for f in keys], [f.name for f in after])
         return _folding(connection, members, row_schema, key_schema, with_deleted=with_deleted).folded()
 

@@ -108,10 +108,12 @@ class PrivateDatabase:
     Attributes:
         connection: has the database attached.
         catalog: its name in SQL.
+        in_file: whether it is in a file.
     """
 
     connection: duckdb.DuckDBPyConnection
     catalog: str
+    in_file: bool
 
     def name(self, table: str) -> str:
         """A table of the database in SQL."""
@@ -157,10 +159,11 @@ def private_database(*, in_file: bool) -> Iterator[PrivateDatabase]:
             place = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='nevermore-check-'))}/rows.duckdb"
         connection = stack.enter_context(open_connection())
         connection.execute(f"ATTACH {string_literal(place)} AS {catalog}")
+        connection.execute(f"USE {catalog}")
         try:
-            yield PrivateDatabase(connection, catalog)
+            yield PrivateDatabase(connection, catalog, in_file)
         finally:
-            connection.execute(f"DETACH {catalog}")
+            connection.execute(f"USE memory; DETACH {catalog}")
 
 
 _numbers = itertools.count()

@@ -22,7 +22,6 @@ from pydantic_core import PydanticUndefined, core_schema
 
 from nevermore.pipelines.config import values
 from nevermore.pipelines.config.project import _SECTIONS, Config
-from nevermore.pipelines.config.tables import IngestConfig
 from nevermore.scan_core import ScanOptions, Switches
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ def _meanings(kind: type[Any]) -> dict[str, str]:
 
 # configuration
 
-SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {**_SECTIONS, ("tables", "*", "ingest"): IngestConfig}
-"""Where each section stands in the file; those whose errors need no place of their own are added."""
+SECTIONS = {place: section for place, section in _SECTIONS.items() if place != ("catalog",)}
+"""Where each section stands in the file; the catalog, which takes any property, is described with the whole file."""
 
 
 def configuration() -> str:

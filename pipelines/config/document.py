@@ -376,7 +376,8 @@ def config_messages(
     exact: set[tuple[str | int, ...]] = set()
     for problem in error.errors(include_url=False):
         tagged = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
-        place = _without_tags(tagged, sections)
+        # pydantic appends the type of a source to its place
+        place = tagged[:3] + tagged[4:] if tagged[2:3] == ("source",) else tagged
         if problem["type"] == "extra_forbidden":
             messages[place], near = unknown_key(str(place[-1]), _valid_names(tagged[:-1], sections))
             misspelt.add((*place[:-1], near))
@@ -474,17 +475,6 @@ def _kind(value: Any) -> str:
 
 def _name(place: Sequence[str | int]) -> str:
     return ".".join(str(step) for step in place)
-
-
-def _without_tags(
-    place: tuple[str | int, ...], sections: Mapping[tuple[str, ...], type[BaseModel]]
-) -> tuple[str | int, ...]:
-    """The place in the file of an error in one of several models, whose tag pydantic appends to the place of the section."""
-    for pattern in sections:
-        is_prefix = len(place) >= len(pattern) and all(p in {"*", s} for p, s in zip(pattern, place, strict=False))
-        if pattern and is_prefix and pattern[-2:-1] == ("source",):
-            return (*place[: len(pattern) - 1], *place[len(pattern) :])
-    return place
 
 
 def _valid_names(place: Sequence[str | int], sections: Mapping[tuple[str, ...], type[BaseModel]]) -> list[str]:

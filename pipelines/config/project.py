@@ -7,23 +7,15 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 import glob
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from nevermore.pipelines.config.checks import (
-    ChecksConfig,
-    ExpectationConfig,
-    FreshnessConfig,
-    PublishedChecksConfig,
-    QuarantineConfig,
-    VolumeConfig,
-)
 from nevermore.pipelines.config.document import (
     SPECIAL_IN_LOCATION,
     SPECIAL_IN_SQLITE,
@@ -32,21 +24,15 @@ from nevermore.pipelines.config.document import (
     refuse_special,
     unknown_key,
 )
-from nevermore.pipelines.config.published import PublishedConfig, PublishedOptions
+from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.sources import (
     FilesSource,
-    KafkaSource,
-    MysqlSource,
-    PostgresSource,
-    PythonSource,
     Source,
 )
 from nevermore.pipelines.config.tables import (
     DEFAULT_SPARK_ABOVE_BYTES,
-    IndexConfig,
     IngestConfig,
     MaintenanceConfig,
-    RetentionConfig,
     TableConfig,
 )
 from nevermore.pipelines.config.values import Count, Cron, Seconds, Section, placed
@@ -409,33 +395,21 @@ def quarantine_name(table: str) -> str:
     return "quarantine." + table.replace(".", "_")
 
 
-_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
-    (): Config,
-    ("tables", "*"): TableConfig,
-    ("tables", "*", "source", "files"): FilesSource,
-    ("tables", "*", "source", "kafka"): KafkaSource,
-    ("tables", "*", "source", "mysql"): MysqlSource,
-    ("tables", "*", "source", "postgres"): PostgresSource,
-    ("tables", "*", "source", "python"): PythonSource,
-    ("tables", "*", "index"): IndexConfig,
-    ("tables", "*", "maintenance"): MaintenanceConfig,
-    ("published", "*"): PublishedConfig,
-    ("published", "*", "index"): IndexConfig,
-    ("published", "*", "maintenance"): RetentionConfig,
-    ("published", "*", "options"): PublishedOptions,
-    ("tables", "*", "checks"): ChecksConfig,
-    ("tables", "*", "checks", "expectations", "*"): ExpectationConfig,
-    ("tables", "*", "checks", "freshness"): FreshnessConfig,
-    ("tables", "*", "checks", "volume"): VolumeConfig,
-    ("tables", "*", "checks", "quarantine_is_small"): QuarantineConfig,
-    ("published", "*", "checks"): PublishedChecksConfig,
-    ("published", "*", "checks", "expectations", "*"): ExpectationConfig,
-    ("published", "*", "checks", "freshness"): FreshnessConfig,
-    ("spark",): SparkConfig,
-    ("maintenance",): MaintenanceConfig,
-    ("alerts",): AlertsConfig,
-    ("docs",): DocsConfig,
-}
+def _sections(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    """The models of sections by place, with `*` for any name, and the type of a source as a step of its own."""
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        for inner in get_args(kind):
+            yield from _sections(inner, (*place, "*") if get_origin(kind) in {dict, tuple} else place)
+        return
+    if place[-1:] == ("source",):
+        place = (*place, *get_args(kind.model_fields["type"].annotation))
+    yield place, kind
+    for name, field in kind.model_fields.items():
+        if not field.exclude:
+            yield from _sections(field.annotation, (*place, name))
+
+
+_SECTIONS = dict(_sections(Config))
 
 
 def load(path: str | Path) -> Config:
