@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -26,6 +27,7 @@ from nevermore.checks.comparison import (
 from nevermore.checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log, live_query
 from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, open_connection, private_database
 from nevermore.checks.subject import DELETED_FLAG, Subject
+from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.maintain.log_base import BaseToCheck
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import Scan, ScanError
@@ -226,7 +228,11 @@ ROW_CHECKS: Mapping[str, Callable[[MirrorRows], Found]] = {
 
 
 def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult]:
-    """The results of some of `ROW_CHECKS`, by name; all rows of the mirror are read once for all of them."""
+    """The results of some of `ROW_CHECKS`, by name; all rows of the mirror are read once for all of them.
+
+    Raises:
+        ConfigError: DuckDB needs more memory than the config allows.
+    """
     tables = [subject.open(table) for table in (subject.table, subject.change_log) if table is not None]
     num_bytes = sum(stored_bytes(table.scan()) for table in tables)
     with (
@@ -234,7 +240,12 @@ def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult
         private_database(in_file=num_bytes * FILE_SHARE > subject.memory_bytes) as database,
     ):
         rows = MirrorRows(subject, database)
-        return {name: ROW_CHECKS[name](rows).result(name) for name in names}
+        try:
+            return {name: ROW_CHECKS[name](rows).result(name) for name in names}
+        except duckdb.OutOfMemoryException as error:
+            raise ConfigError(
+                f"{subject.table}: DuckDB needs more than half of checks: {{memory_bytes: {subject.memory_bytes}}}; raise it"
+            ) from error
 
 
 def stored_bytes(scan: Scan) -> int:

@@ -6,11 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
+from nevermore.checks import comparison
 from nevermore.checks.equality import ROW_CHECKS, row_results
 from nevermore.checks.reference.sql_columns import limited_memory, open_connection
 from nevermore.checks.subject import Subject
+from nevermore.pipelines.errors import ConfigError
 from tests.checks.mirror_tables import COLUMNS, KEY, MirrorTables, compare_in_a_file
 
 Event = tuple[str, tuple[int | None, str] | None, tuple[int | None, str, int] | None, list[str]]
@@ -107,3 +110,15 @@ def test_limits_of_memory_hold_side_by_side_and_are_given_back() -> None:
         assert set(pool.map(work, list(range(8)) * 8)) == {199_999 * 100_000}
     assert before[0] not in largest
     assert setting() == before
+
+
+def test_a_comparison_that_needs_more_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = MirrorTables(tmp_path)
+    tables.apply([(1, "eu", 1)])
+
+    def too_much(*_: Any, **__: Any) -> None:
+        raise duckdb.OutOfMemoryException("failed to allocate")
+
+    monkeypatch.setattr(comparison, "surplus_rows", too_much)
+    with pytest.raises(ConfigError, match=r"memory_bytes: \d+\}; raise it"):
+        row_results(tables.subject(), ["mirror_equals_reference"])
