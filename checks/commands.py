@@ -20,7 +20,9 @@ from nevermore.pipelines.cli.arguments import (
     ScanSettings,
     TableNames,
     catalog_state,
+    load,
     log_progress,
+    open_existing,
     open_named_table,
     parse_scan_options,
     table_argument,
@@ -68,7 +70,6 @@ def check(
     Also runs the checks that the config adds: expectations, freshness, volume. Exit code 0 if every check passes or only
     warns, 1 if one fails.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import SourceError
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_to_look
 
@@ -202,7 +203,6 @@ def publish(
     nothing is published.
     """
     from nevermore.checks.published_equality import ProjectAuditor
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import ConfigError
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded
     from nevermore.pipelines.publish.query import (
@@ -267,7 +267,6 @@ def report(
     """
     from nevermore.checks.report import report_page
     from nevermore.pipelines.cli.terminal import write_page
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, open_catalog
 
     given = load(config)
@@ -307,7 +306,6 @@ def docs(
     """
     from nevermore.checks.data_docs import INDEX, build_docs
     from nevermore.pipelines.cli.terminal import print_result
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import ConfigError
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded
 
@@ -420,10 +418,8 @@ def trim_log(
     Example: `nevermore trim-log shop.orders --keep-log 30d --dry-run`
     """
     from nevermore.checks.equality import difference_of_base
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.config.tables import MaintenanceConfig
     from nevermore.pipelines.errors import ConfigError
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.log_base import trim_logs
     from nevermore.pipelines.maintain.retention import overriding
 

@@ -139,6 +139,20 @@ Remote = Annotated[
 ]
 
 
+def load(path: Path) -> "Config":
+    """The config of a project; imported late, as the module takes time to load."""
+    from nevermore.pipelines.config.project import load as read
+
+    return read(path)
+
+
+def open_existing(settings: "Config") -> "Catalog":
+    """The catalog of a project whose tables are changed; imported late."""
+    from nevermore.pipelines.iceberg.checked_catalog import open_existing as find
+
+    return find(settings)
+
+
 def log_progress() -> None:
     """Print the progress of Spark and of publishing to a terminal, which would otherwise show nothing for seconds."""
     if not sys.stderr.isatty():
@@ -168,7 +182,6 @@ def open_named_table(
 
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
-        from nevermore.pipelines.config.project import load
         from nevermore.pipelines.ingest.project import Project
 
         return Project(load(config or DEFAULT_CONFIG).with_scan(given)).table(name, relocate=moves)
@@ -191,8 +204,6 @@ def open_for_change(name: str, config: Path | None) -> "CatalogTable":
         PipelineError: there is no catalog, or it does not agree with the warehouse.
         ScanError: there is no such table.
     """
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
-
     if not is_identifier(name):
         raise ConfigError(
             f"{name} is a path, and only a catalog can make a commit: name the table as `namespace.table`, with the "
@@ -219,7 +230,6 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
 def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], Catalog]") -> "CatalogTable":
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
     if config is not None or DEFAULT_CONFIG.exists():
-        from nevermore.pipelines.config.project import load
         from nevermore.pipelines.ingest.project import catalog_table
 
         table: CatalogTable = catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
@@ -232,7 +242,6 @@ def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], 
 
 def known_config(tables: "Iterable[str]", config: Path | None) -> "Config | None":
     """The project's config with the tables that its patterns have found; None without one, or if all tables are paths."""
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded
 
     if not any(map(is_identifier, tables)) or (config is None and not DEFAULT_CONFIG.exists()):

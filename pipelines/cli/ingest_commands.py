@@ -16,6 +16,7 @@ from nevermore.pipelines.cli.arguments import (
     AsJson,
     MirrorNames,
     ProjectConfig,
+    load,
 )
 from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
 from nevermore.pipelines.config import DEFAULT_CONFIG
@@ -87,7 +88,6 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
 
     Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.ingest.doctor import examine
     from nevermore.pipelines.ingest.table_patterns import check_tables
 
@@ -171,7 +171,6 @@ def ingest(
     Exit code 0: all events were applied; 1: a table failed, and nothing of its failed batch was applied; 2: invalid
     usage or config; 3: some events went to quarantine.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.ingest.table_patterns import check_tables
 
     settings = _as_asked(load(config), threads, engine, tables)
@@ -331,7 +330,6 @@ def run(
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
     from nevermore.pipelines.cli.watch import RegularChecks, watching
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
     from nevermore.pipelines.ingest.table_patterns import check_tables
     from nevermore.pipelines.maintain.compact import Upkeep

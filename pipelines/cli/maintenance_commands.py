@@ -16,6 +16,8 @@ from nevermore.pipelines.cli.arguments import (
     TableName,
     TableNames,
     known_config,
+    load,
+    open_existing,
     open_for_change,
     split_names,
 )
@@ -163,8 +165,6 @@ def debt(
 
     Example: `nevermore debt shop.orders --json`
     """
-    from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.debt import debts_of_all
 
     settings = load(config)
@@ -232,9 +232,7 @@ def expire(
 
     Example: `nevermore expire shop.orders --keep-for 2d --dry-run`
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.config.tables import RetentionConfig
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.retention import expire_all, overriding
 
     settings = load(config)
@@ -267,9 +265,7 @@ def orphans(
 
     Example: `nevermore orphans --older-than 7d --delete`
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.config.tables import RetentionConfig
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.orphans import orphans_of_all
     from nevermore.pipelines.maintain.retention import overriding
 
@@ -305,8 +301,6 @@ def erase(
 
     Example: `nevermore erase shop.customers --where "id = 4711" --delete`
     """
-    from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.erase import erase as erase_rows
 
     settings = load(config)
@@ -359,9 +353,7 @@ def rollback(
     Example: `nevermore rollback shop.orders --before 2026-01-02T08:00 --dry-run`
     """
     from nevermore.pipelines.cli.arguments import parse_time
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.rollback import roll_back
 
     if (to is None) == (before is None):

@@ -27,6 +27,7 @@ from nevermore.pipelines.cli.arguments import (
     TableName,
     Where,
     build_scan,
+    load,
     log_progress,
     open_named_table,
     parse_scan_options,
@@ -129,7 +130,6 @@ def sql(
 
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded
     from nevermore.pipelines.publish.query import did_you_mean
     from nevermore.pipelines.spark.session import (
@@ -325,7 +325,6 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
     """The config that publishes a table of this name; None for other tables and for paths."""
     if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
         return None
-    from nevermore.pipelines.config.project import load
 
     settings = load(config or DEFAULT_CONFIG)
     return settings if name in settings.published else None
@@ -411,7 +410,7 @@ def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "Key
     if not is_identifier(name) or not path.exists():
         return None
     from nevermore.pipelines.changes.change_log import key_log
-    from nevermore.pipelines.config.project import change_log_name, load
+    from nevermore.pipelines.config.project import change_log_name
     from nevermore.pipelines.iceberg.catalog import find_table, open_to_look
 
     settings, log_name = load(path), change_log_name(name)

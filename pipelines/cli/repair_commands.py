@@ -13,6 +13,8 @@ from nevermore.pipelines.cli.arguments import (
     ProjectConfig,
     TableName,
     configured_index,
+    load,
+    open_existing,
     open_for_change,
     split_names,
     table_argument,
@@ -49,8 +51,6 @@ def adopt(
     Refused, without changing anything, if the key is not unique, the partitioning differs from the config, or the table
     has a later format version than the config says.
     """
-    from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
     from nevermore.pipelines.maintain.adoption import adopt as make_mirror
 
     settings = load(config)
@@ -139,9 +139,7 @@ def quarantine(
 
     `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded, open_catalog, open_to_look
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
 
     settings = load(config)
     if table is not None:
@@ -213,7 +211,6 @@ def recover(
     Finds mirrors, change logs, quarantines and published tables by their folders in the warehouse. Tables of a project
     that was moved or copied get metadata with the new paths. Run it while nothing else writes.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import open_catalog
     from nevermore.pipelines.iceberg.recovery import recover as repair
 
@@ -260,7 +257,6 @@ def replay(
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.maintain.replay import replay as apply_again
 
     settings = load(config)
@@ -320,7 +316,6 @@ def resync(
 
     Example: `nevermore resync shop.orders shop.items --from-source`
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.errors import PipelineError
     from nevermore.pipelines.maintain.replay import resync as rebuild
     from nevermore.pipelines.maintain.replay import resync_from, resync_from_source
@@ -362,7 +357,6 @@ def resync(
 def _open(settings: "Config") -> "tuple[Catalog, Config]":
     """(catalog, config including the tables found by patterns) for a command that changes existing tables."""
     from nevermore.pipelines.iceberg.catalog import expanded
-    from nevermore.pipelines.iceberg.checked_catalog import open_existing
 
     catalog = open_existing(settings)
     return catalog, expanded(settings, catalog)

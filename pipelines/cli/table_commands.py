@@ -19,6 +19,7 @@ from nevermore.pipelines.cli.arguments import (
     SnapshotId,
     TableName,
     build_scan,
+    load,
     open_named_table,
 )
 from nevermore.pipelines.cli.terminal import print_grid, print_json
@@ -40,7 +41,6 @@ def tables(
 
     The number of rows includes deleted rows; `nevermore scan TABLE --count` counts without them.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
 
     settings = load(config)
@@ -392,7 +392,6 @@ def status(
     For published tables: when they were published, and which of their mirrors have changed since. For replication slots of
     PostgreSQL: how much log the server keeps.
     """
-    from nevermore.pipelines.config.project import load
     from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
     from nevermore.pipelines.maintain.status import published_status, slot_status
     from nevermore.pipelines.maintain.status import status as status_of
