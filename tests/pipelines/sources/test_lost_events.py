@@ -118,8 +118,8 @@ def a_block_is_left_out(patch: Patch) -> None:
 def an_event_is_lost_between_batches(patch: Patch) -> None:
     cut = files._Cutting.cut
 
-    def losing(self: Any, pending: Any) -> Any:
-        done, left = cut(self, pending)
+    def losing(self: Any, pending: Any, **options: Any) -> Any:
+        done, left = cut(self, pending, **options)
         done.pieces = done.pieces[1:]
         return done, left
 

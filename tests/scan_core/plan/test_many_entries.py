@@ -122,5 +122,5 @@ def test_files_that_are_kept_do_not_hold_the_bytes_of_those_that_are_not(tmp_pat
     (whole,) = {id(p.columns): p for p in everything._parts if isinstance(p, ColumnPart)}.values()
     narrow = whole.where(np.arange(len(whole)) % 7 == 3)
     assert list(FileSet([narrow])) == [whole.file(i) for i in range(3, len(whole), 7)]
-    assert len(narrow.columns.block) < len(whole.columns.block) // 4
+    assert narrow.columns.paths.nbytes < whole.columns.paths.nbytes // 4
     assert whole.where(np.ones(len(whole), np.bool_)).columns is whole.columns
