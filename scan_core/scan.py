@@ -626,7 +626,7 @@ class Scan(ScanRequest):
         Raises:
             MissingPackageError: DuckDB is not installed.
         """
-        library = require_package("duckdb", "to_duckdb", "nevermore-iceberg[checks]")
+        library = require_package("duckdb", "to_duckdb", "nevermore-iceberg[sql]")
         target = library.default_connection() if connection is None else connection
         target.register(name, self.to_dataset())
         return target.table('"' + name.replace('"', '""') + '"')

@@ -1,7 +1,7 @@
 """The commands that read rows: `nevermore scan`, `sql`, `changes`, `explain` and `why`."""
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,6 @@ from nevermore.pipelines.cli.arguments import (
     OptionalConfig,
     Output,
     OutputFormat,
-    ProjectConfig,
     Ref,
     Relocate,
     ScanSettings,
@@ -39,8 +38,6 @@ from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from nevermore.pipelines.changes.change_log import KeyLog
     from nevermore.pipelines.cli.row_output import RowSource
     from nevermore.pipelines.config.project import Config
@@ -101,79 +98,6 @@ def scan(
         _print_rows(request, output_format, output, null, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
-
-
-def sql(
-    query: Annotated[
-        str,
-        typer.Argument(metavar="QUERY", help="A query in Spark SQL over tables of the config.", show_default=False),
-    ],
-    limit: Limit = None,
-    output_format: Format = None,
-    output: Output = None,
-    null: Null = None,
-    is_explained: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Print how each table would be read and what Spark would filter, without running the query.",
-        ),
-    ] = False,
-    scan_option: ScanSettings = None,
-    config: ProjectConfig = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, --explain as an object.")] = False,
-) -> None:
-    """Run a query over the live rows of mirrors and published tables with Spark, and print its result.
-
-    Conditions, columns and join keys of the query are pushed down to the scans. The result is collected in memory before
-    it is printed: for large results use `--limit`, or publish a table.
-
-    Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
-    """
-    from nevermore.pipelines.iceberg.catalog import expanded
-    from nevermore.pipelines.publish.query import did_you_mean
-    from nevermore.pipelines.spark.session import (
-        SPARK_FAILURES,
-        named_tables,
-        project_session,
-        query_tables,
-        spark_message,
-    )
-    from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
-
-    settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
-    named = named_tables(settings)
-    parsed = parse_sql(query, known=named, case_sensitive=settings.spark.compares_case)
-    for name in parsed.tables:
-        if name not in named:
-            known = ", ".join(sorted(set(named.values()))) or "no tables"
-            raise ConfigError(f"no table {name}; {did_you_mean(name, named, f'the config has {known}')}")
-    if not as_json:
-        log_progress()
-    try:
-        session = project_session(settings.spark)
-        frame = query_tables(session, settings, query)
-        if is_explained:
-            reads = reads_of_sql(frame)
-            lines = [line for name, read in reads.items() for line in read.described(name)]
-            print_result({"reads": {name: read.as_dict() for name, read in reads.items()}}, lines, as_json=as_json)
-            return
-        with planning(session, parsed.tree):
-            rows = (frame if limit is None else frame.limit(limit)).toArrow()
-    except SPARK_FAILURES as error:
-        raise ConfigError(f"the query failed: {spark_message(error)}") from error
-    _print_rows(_Collected(rows), output_format, output, null, as_json=as_json)
-
-
-class _Collected:
-    """Rows in memory, as a source of rows."""
-
-    def __init__(self, rows: "pa.Table") -> None:
-        self.arrow_schema = rows.schema
-        self._rows = rows
-
-    def to_batches(self) -> "Generator[pa.RecordBatch, None, None]":
-        yield from self._rows.to_batches()
 
 
 def changes(

@@ -395,6 +395,21 @@ def quarantine_name(table: str) -> str:
     return "quarantine." + table.replace(".", "_")
 
 
+def named_tables(config: Config) -> dict[str, str]:
+    """Tables of a config by the names that queries may use: full names, and those of views."""
+    views = {view: table for table, view in view_names(config.tables).items()}
+    return views | {table: table for table in (*config.published, *config.tables)}
+
+
+def view_names(tables: Collection[str]) -> dict[str, str]:
+    """Name a view for each table: its last part, with the preceding parts where two tables share it."""
+    short = [name.rpartition(".")[2].lower() for name in tables]
+    return {
+        name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")
+        for name in tables
+    }
+
+
 def _sections(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
     """The models of sections by place, with `*` for any name, and the type of a source as a step of its own."""
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):

@@ -4,21 +4,25 @@ The command line opens tables here, too.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nevermore import scan_core
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
-from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name, view_names
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.iceberg.catalog import all_table_names, find_table, open_to_look
+from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
-from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
+from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError, require_package
+from nevermore.scan_core.io import temporary_folder
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.report import TableReport
 
@@ -61,7 +65,7 @@ class Project:
     @property
     def tables(self) -> Mapping[str, Table]:
         """The mirrors and published tables of the config that exist, by name; each is opened when it is asked for."""
-        return _Tables(self)
+        return _Tables(self, self._names()[0])
 
     def table(
         self, name: str, *, relocate: Mapping[str, str] | None = None, options: ScanOptions | None = None
@@ -83,6 +87,63 @@ class Project:
     def scan(self, name: str) -> Scan:
         """A scan of all rows of a table that are not deleted; the errors are those of `table`."""
         return self.table(name).scan()
+
+    def duckdb(
+        self,
+        names: Collection[str] | None = None,
+        *,
+        as_of: datetime | None = None,
+        connection: "DuckDBPyConnection | None" = None,
+        views: Mapping[str, str] | None = None,
+    ) -> "DuckDBPyConnection":
+        """A connection of DuckDB in which tables of the project are views `namespace.table`.
+
+        A query reads only the columns and rows that it needs. A mirror or published table also has a view without its
+        namespace, unless another has the same name. The views show the tables as they are when this is called.
+
+        Args:
+            names: these tables; default: all of the config, their change logs and quarantines.
+            as_of: show the tables as of this time.
+            connection: one to which the views are added; default: a new one, to a database in memory.
+            views: tables by the names of their views; default: `sql_names`.
+
+        Raises:
+            MissingPackageError: DuckDB is not installed.
+            TableNotFoundError: there is no such table.
+            ScanError: a table has no snapshot of that time.
+        """
+        if connection is None:
+            connection = require_package("duckdb", "SQL", "nevermore-iceberg[sql]").connect()
+            connection.execute(
+                "set timezone = 'UTC'; set autoinstall_known_extensions = false"
+            )  # nothing is downloaded
+            connection.execute("set temp_directory = ?", [str(temporary_folder())])
+        views = self.sql_names if views is None else views
+        for name in dict.fromkeys(views.values()) if names is None else names:
+            scan = self.scan(name)
+            (scan if as_of is None else scan.as_of_time(as_of)).to_duckdb(name, connection)
+            for view in (view for view, table in views.items() if table == name):
+                schema, _, last = view.rpartition(".")
+                place = f"{_quoted(schema or 'main')}.{_quoted(last)}"
+                connection.execute(f"create schema if not exists {_quoted(schema or 'main')}")
+                connection.execute(f"create or replace view {place} as from temp.main.{_quoted(name)}")
+        return connection
+
+    @property
+    def sql_names(self) -> dict[str, str]:
+        """Existing tables by the names that SQL may use."""
+        tables, existing = self._names()
+        others = [name for table in tables for name in (change_log_name(table), quarantine_name(table))]
+        views = {view: table for table, view in view_names(tables).items()}
+        return views | {name: name for name in (*tables, *others) if name in existing}
+
+    def _names(self) -> tuple[list[str], Collection[str]]:
+        """(mirrors and published tables that exist, all tables of the catalog)."""
+        catalog = open_to_look(self.config)
+        if catalog is None:
+            return [], ()
+        config, existing = expanded(self.config, catalog), set(all_table_names(catalog))
+        return [name for name in (*config.tables, *config.published) if name in existing], existing
 
     def upsert(
         self, name: str, data: Any, *, batch_id: str | None = None, keep: Literal["last"] | None = None
@@ -147,29 +208,26 @@ class Project:
         return write
 
 
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 @dataclass(frozen=True)
 class _Tables(Mapping[str, Table]):
     project: Project
 
+    names: Collection[str]
+
     def __getitem__(self, name: str) -> Table:
-        if name not in self:
+        if name not in self.names:
             raise KeyError(name)
         return self.project.table(name)
 
-    def __contains__(self, name: object) -> bool:
-        return name in set(self)
-
     def __iter__(self) -> Iterator[str]:
-        config = self.project.config
-        catalog = open_to_look(config)
-        existing = set() if catalog is None else {*all_table_names(catalog)}
-        found = [name for pattern in config.patterns for name in existing if name.startswith(pattern.rstrip("*"))]
-        return iter(
-            dict.fromkeys(name for name in (*config.tables, *config.published, *sorted(found)) if name in existing)
-        )
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.names)
 
 
 def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Catalog | None]") -> Any:

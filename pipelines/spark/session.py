@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
+from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig, named_tables, view_names
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_catalog
 from nevermore.scan_core import OptionError, Scan, Table, open_table
@@ -202,18 +202,3 @@ def query_tables(
                 raise ConfigError(f"table {table} does not exist yet: nevermore {made} creates it")
             tables[name] = open_table(found, options=config.scan_options)
     return sql(spark, text, tables, args=args, reader=reader)
-
-
-def named_tables(config: Config) -> dict[str, str]:
-    """Tables of a config by the names that queries may use: full names, and those of views."""
-    views = {view: table for table, view in view_names(config.tables).items()}
-    return views | {table: table for table in (*config.published, *config.tables)}
-
-
-def view_names(tables: Collection[str]) -> dict[str, str]:
-    """Name a view for each table: its last part, with the preceding parts where two tables share it."""
-    short = [name.rpartition(".")[2].lower() for name in tables]
-    return {
-        name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")
-        for name in tables
-    }

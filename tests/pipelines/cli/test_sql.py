@@ -1,21 +1,25 @@
 """`nevermore sql`: a query over the tables of a config; mistakes are one message."""
 
 import json
+import os
+import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pexpect
 import pyarrow as pa
 import pytest
 
-from nevermore.pipelines.config.project import Config, parse
-from tests.pipelines.publish.daily_orders import apply
+from nevermore import open_project
 
 Run = Callable[..., tuple[int, str, str]]
 
 CONFIG = """
 tables:
-  shop.customers: {source: {type: files, path: none}, key: [id]}
-  shop.orders: {source: {type: files, path: none}, key: [id]}
+  shop.customers: {source: {type: python}, key: [id]}
+  shop.orders: {source: {type: python}, key: [id]}
 published:
   shop.daily: {sql: "select id from shop.orders"}
 """
@@ -25,27 +29,157 @@ published:
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "nevermore.yaml"
     path.write_text(CONFIG)
-    settings: Config = parse(CONFIG, path)
-    rows = pa.table({"id": pa.array(range(10), pa.int64()), "city": ["Oslo", "Moss"] * 5})
-    apply(settings, "shop.customers", rows, deleted=[])
-    apply(settings, "shop.customers", rows.slice(0, 0), deleted=[4])
+    project = open_project(path)
+    project.upsert("shop.customers", pa.table({"id": pa.array(range(10), pa.int64()), "city": ["Oslo", "Moss"] * 5}))
+    project.delete("shop.customers", [{"id": 4}])
     return path
+
+
+def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
+    text = "select id, city from shop.customers where city = 'Oslo' and id > 1 order by id"
+    code, output, errors = run("sql", text, "--config", config, "--json")
+    assert (code, errors) == (0, "")
+    assert [json.loads(line)["id"] for line in output.splitlines()] == [2, 6, 8]
+    assert run("sql", text, "--config", config, "--format", "csv", "--limit", "2")[1].split() == [
+        "id,city",
+        "2,Oslo",
+        "6,Oslo",
+    ]
+    plan = run("sql", text, "--config", config, "--explain")[1]
+    assert '"id" > 1' in plan
+    assert plan in json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["explain"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("select count(*) from Customers", ["9"]),
+        ('select count(*) from SHOP."Customers" as c', ["9"]),
+        ("with c as (from customers) select count(*) from c join shop.customers using (id)", ["9"]),
+        ("select op, count(*) from change_log.shop_customers group by all order by all", ["d,1", "u,10"]),
+        ("pivot (select city, 1 as n from customers) on city using sum(n)", ["5,4"]),
+        ("select 1; select count(*) from customers", ["9"]),
+        ("select count(*) from (show all tables)", ["0"]),
+        ("select * from customers limit 0", []),
+        ("create table t as from customers; select count(*) from t", ["9"]),
+    ],
+)
+def test_tables_are_found_by_every_name(run: Run, config: Path, query: str, rows: list[str]) -> None:
+    code, output, errors = run("sql", query, "--config", config, "--format", "csv")
+    assert (code, errors) == (0, "")
+    assert output.split("\r\n")[1:-1] == rows
+
+
+def test_the_project_as_of_a_time(run: Run, config: Path) -> None:
+    tables = open_project(config).tables
+    first, second = (
+        datetime.fromtimestamp(e.timestamp_ms / 1000, UTC) for e in tables["shop.customers"].history()[-2:]
+    )
+    for when, count in ((first, "10"), (second, "9")):
+        found = run(
+            "sql", "select count(*) from customers", "--as-of", when.isoformat(), "--config", config, "--format", "csv"
+        )
+        assert found[1].split()[1:] == [count]
+    early = run("sql", "from customers", "--as-of", "2020-01-01", "--config", config)
+    assert early[0] == 1
+    assert "had no snapshot at 2020-01-01" in early[2]
+
+
+def test_a_connection_of_the_project(config: Path) -> None:
+    project = open_project(config)
+    connection = project.duckdb()
+    assert connection.sql("select sum(id) from shop.customers").fetchall() == [(41,)]
+    assert connection.sql("select count(*) from change_log.shop_customers").fetchall() == [(11,)]
+    assert connection.sql("select current_setting('timezone')").fetchall() == [("UTC",)]
+    only = project.duckdb(["shop.customers"])
+    assert [row[1:3] for row in only.sql("show all tables").fetchall() if row[0] == "memory"] == [
+        ("main", "customers"),
+        ("shop", "customers"),
+    ]
+
+
+def test_values_of_all_types_are_those_of_the_scan(tmp_path: Path, every_type: pa.Table) -> None:
+    path = tmp_path / "nevermore.yaml"
+    path.write_text("tables: {a.b: {source: {type: python}, key: [id]}}")
+    project = open_project(path)
+    project.upsert("a.b", every_type)
+    expected = project.scan("a.b").to_table()
+    found = project.duckdb().sql("from a.b").to_arrow_table()
+    assert found.select(expected.column_names).to_pylist() == expected.to_pylist()
+
+
+@pytest.fixture
+def every_type() -> pa.Table:
+    when = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC).replace(tzinfo=None)
+    columns: dict[str, Any] = {
+        "id": pa.array([1, 2], pa.int64()),
+        "i": pa.array([-(2**31), None], pa.int32()),
+        "f": pa.array([0.1, None], pa.float32()),
+        "d": pa.array([float("inf"), None]),
+        "b": [True, None],
+        "s": ["ü", None],
+        "x": pa.array([b"\x00\xff", None], pa.binary()),
+        "n": pa.array([when.date(), None]),
+        "t": pa.array([when.time(), None], pa.time64("us")),
+        "ts": pa.array([when, None], pa.timestamp("us")),
+        "tz": pa.array([when, None], pa.timestamp("us", "UTC")),
+        "l": [[1, None], None],
+        "o": [{"a": 1, "b": ["x"]}, None],
+    }
+    return pa.table(columns)
+
+
+def test_queries_are_read_from_standard_input_and_typed_at_a_prompt(config: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m nevermore.pipelines.cli.main sql --config {config}"
+    piped = pexpect.run(f"/bin/sh -c 'echo select sum\\(id\\) as n from customers | {command} --json'", timeout=120)
+    assert json.loads(piped.decode()) == {"n": "41"}
+    environment = os.environ | {"TERM": "dumb", "TMPDIR": str(tmp_path)}
+    shell = pexpect.spawn(command, env=environment, timeout=120, encoding="utf-8", dimensions=(50, 120))
+    shell.expect("nevermore> ")
+    shell.sendline(".tables")
+    shell.expect("shop.customers")
+    shell.sendline(".schema shop.customers")
+    shell.expect("VARCHAR")
+    shell.sendline("select nothing")
+    shell.sendline("from customers;")
+    shell.expect("error: the query failed")
+    shell.sendline("select count(*) as live from customers;")
+    shell.expect("9")
+    shell.expect(r"\d s")
+    shell.sendline(".nonsense")
+    shell.expect("ends\\s+nevermore> ")
+    shell.sendline(".exit")
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 0
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config: Path) -> None:
     text = "select id, city from shop.customers where city = 'Oslo' and id > 1 order by id"
-    code, output, errors = run("sql", text, "--config", config, "--json")
+    code, output, errors = run("sql", "--engine", "spark", text, "--config", config, "--json")
     assert (code, errors) == (0, "")
     assert [json.loads(line)["id"] for line in output.splitlines()] == [2, 6, 8]
-    assert len(run("sql", text, "--config", config, "--json", "--limit", "2")[1].splitlines()) == 2
+    assert len(run("sql", "--engine", "spark", text, "--config", config, "--json", "--limit", "2")[1].splitlines()) == 2
     short = "select count(*) as n from Customers"
-    assert run("sql", short, "--config", config, "--format", "csv")[1].split() == ["n", "9"]
-    assert run("sql", short.replace("Customers", "SHOP.`Customers`"), "--config", config, "--format", "csv")[0] == 0
-    explained = run("sql", text, "--config", config, "--explain")[1]
+    assert run("sql", "--engine", "spark", short, "--config", config, "--format", "csv")[1].split() == ["n", "9"]
+    assert (
+        run(
+            "sql",
+            "--engine",
+            "spark",
+            short.replace("Customers", "SHOP.`Customers`"),
+            "--config",
+            config,
+            "--format",
+            "csv",
+        )[0]
+        == 0
+    )
+    explained = run("sql", "--engine", "spark", text, "--config", config, "--explain")[1]
     assert "where: `city` = 'Oslo' and `id` > 1" in explained
-    reads = json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["reads"]
+    reads = json.loads(run("sql", "--engine", "spark", text, "--config", config, "--explain", "--json")[1])["reads"]
     assert reads["shop.customers"]["where"] == "`city` = 'Oslo' and `id` > 1"
 
 
@@ -57,7 +191,7 @@ def test_a_sub_query_as_a_column_below_a_union_is_planned(run: Run, config: Path
         with u as (select * from ({computed} union all select id, id from shop.customers) w)
         select w.* from u w left join shop.customers o on o.id = w.id where o.id > 7 order by w.id
     """
-    code, output, errors = run("sql", text, "--config", config, "--format", "csv")
+    code, output, errors = run("sql", "--engine", "spark", text, "--config", config, "--format", "csv")
     assert (code, errors) == (0, "")
     assert output.split() == ["id,v", "8,8", "8,8", "9,9", "9,9"]
 
@@ -77,7 +211,7 @@ def test_a_sub_query_as_a_column_below_a_union_is_planned(run: Run, config: Path
     ],
 )
 def test_mistakes_are_told_before_spark_starts(run: Run, config: Path, query: str, message: str) -> None:
-    code, _, errors = run("sql", query, "--config", config)
+    code, _, errors = run("sql", "--engine", "spark", query, "--config", config)
     assert (code, "Traceback" in errors) == (2, False)
     assert message in errors
 
@@ -94,6 +228,25 @@ def test_mistakes_are_told_before_spark_starts(run: Run, config: Path, query: st
     ],
 )
 def test_what_spark_refuses_is_one_message(run: Run, config: Path, query: str, message: str) -> None:
-    code, _, errors = run("sql", query, "--config", config)
+    code, _, errors = run("sql", "--engine", "spark", query, "--config", config)
     assert (code, "Traceback" in errors) == (2, False)
     assert message in errors
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select * from custmers", "custmers does not exist! The project has customers, shop.customers"),
+        ("select nothing from customers", 'column "nothing" not found'),
+        ("selec 1", "syntax error"),
+        ("select cast(city as int) from customers", "Could not convert string 'Oslo'"),
+        ("from shop.orders", "schema"),
+    ],
+)
+def test_what_duckdb_refuses_is_one_message(run: Run, config: Path, query: str, message: str) -> None:
+    for explained in ((), ("--explain",)):
+        code, _, errors = run("sql", query, "--config", config, *explained)
+        if explained and "cast" in query:
+            continue
+        assert (code, "Traceback" in errors) == (2, False)
+        assert message in errors

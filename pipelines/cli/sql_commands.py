@@ -1,0 +1,280 @@
+"""The commands of SQL engines: `nevermore sql` with DuckDB or Spark, and `nevermore spark-package` for Spark's workers."""
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nevermore.pipelines.cli.arguments import (
+    AsJson,
+    AsOf,
+    Format,
+    Limit,
+    Null,
+    Output,
+    ProjectConfig,
+    ScanSettings,
+    log_progress,
+    parse_scan_options,
+    parse_time,
+)
+from nevermore.pipelines.cli.row_output import write_rows
+from nevermore.pipelines.cli.terminal import print_result
+from nevermore.pipelines.config import DEFAULT_CONFIG
+from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.ingest.project import Project
+from nevermore.scan_core import ScanError, require_package
+from nevermore.scan_core.io import user_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+    from nevermore.pipelines.config.project import Config
+
+
+class Engine(StrEnum):
+    """What runs a query."""
+
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
+
+def sql(
+    query: Annotated[
+        str | None,
+        typer.Argument(metavar="QUERY", help="A query; without one, a prompt, or standard input.", show_default=False),
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option("--engine", help="What runs the query, and whose SQL it is: `spark` as `spark` in the config."),
+    ] = Engine.DUCKDB,
+    as_of: AsOf = None,
+    limit: Limit = None,
+    output_format: Format = None,
+    output: Output = None,
+    null: Null = None,
+    is_explained: Annotated[
+        bool, typer.Option("--explain", help="Print how the tables would be read, without running the query.")
+    ] = False,
+    scan_option: ScanSettings = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, --explain as an object.")] = False,
+) -> None:
+    """Run a query over the live rows of mirrors, published tables, change logs and quarantines, and print its result.
+
+    DuckDB runs it in this process. Columns, conditions and limits of the query are pushed down to the scans. With `--engine
+    spark`, join keys are, too, and the result is collected in memory before it is printed.
+
+    Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
+    """
+    from nevermore.pipelines.config.project import load
+    from nevermore.pipelines.iceberg.catalog import expanded
+
+    settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
+    if query is None and not sys.stdin.isatty():
+        query = sys.stdin.read()
+    if engine is Engine.SPARK:
+        if query is None or as_of is not None:
+            raise ConfigError("--engine spark needs a query, and cannot be combined with --as-of")
+        rows = _spark_rows(settings, query, limit, is_explained=is_explained, as_json=as_json)
+    else:
+        session = _Session(Project(settings), None if as_of is None else parse_time(as_of))
+        if query is None:
+            _prompt(session, null)
+            return
+        if is_explained:
+            text = session.explain(query)
+            print_result({"explain": text}, [text], as_json=as_json)
+            return
+        rows = session.rows(query, limit)
+    if rows is not None:
+        write_rows(rows, output_format, output, null=null, as_json=as_json)
+
+
+class _Rows:
+    """The result of a query, as a source of rows."""
+
+    def __init__(
+        self, rows: "pa.Table | pa.RecordBatchReader", failing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self.arrow_schema = rows.schema
+        self._rows = rows
+        self._failing = failing
+
+    def to_batches(self) -> "Generator[pa.RecordBatch, None, None]":
+        with self._failing():
+            yield from self._rows.to_reader() if hasattr(self._rows, "to_reader") else self._rows
+
+
+class _Session:
+    """A connection of DuckDB, to which tables are added when a query names them.
+
+    Attributes:
+        project: has the tables.
+        views: these by the names of their views, when the last query began.
+    """
+
+    def __init__(self, project: Project, as_of: datetime | None) -> None:
+        self._library = require_package("duckdb", "SQL", "nevermore-iceberg[sql]")
+        self.project = project
+        self.views: dict[str, str] = {}
+        self._as_of = as_of
+        self._connection: DuckDBPyConnection = project.duckdb(views={})
+
+    def run(self, query: str) -> "DuckDBPyRelation | None":
+        """Let DuckDB plan a query over the tables that it names; None for a statement without rows."""
+        self.views = self.project.sql_names
+        by_name = {view.lower(): table for view, table in self.views.items()}
+        try:
+            with self._library.connect() as empty:  # where views exist, their names are not told
+                used = empty.get_table_names(query, qualified=True)
+            named = [by_name.get(name.partition(" AS ")[0].replace('"', "").lower()) for name in used]
+        except self._library.Error:  # such as several statements, or joins whose columns depend on those of the tables
+            named = [*self.views.values()]
+        tables = [name for name in dict.fromkeys(named) if name is not None]
+        self.project.duckdb(tables, as_of=self._as_of, connection=self._connection, views=self.views)
+        return self._connection.sql(query)
+
+    def rows(self, query: str, limit: int | None) -> _Rows | None:
+        """The rows of a query; None for a statement without any.
+
+        Raises:
+            ConfigError: DuckDB refuses it.
+        """
+        with self.failing():
+            found = self.run(query)
+            if found is None:
+                return None
+            return _Rows((found if limit is None else found.limit(limit)).to_arrow_reader(), self.failing)
+
+    def explain(self, query: str) -> str:
+        """DuckDB's plan of a query.
+
+        Raises:
+            ConfigError: DuckDB refuses it.
+        """
+        with self.failing():
+            found = self.run(query)
+            return "" if found is None else found.explain()
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Raise a ConfigError with what DuckDB says."""
+        try:
+            yield
+        except self._library.CatalogException as error:  # its own suggestions do not know the project
+            first = str(error).partition("\n")[0]
+            raise ConfigError(f"the query failed: {first} The project has {', '.join(self.views)}") from error
+        except (self._library.Error, OSError, ValueError) as error:  # the last two from a stream of Arrow
+            raise ConfigError(
+                f"the query failed: {error}\nThis is DuckDB's SQL; for Spark's, add --engine spark"
+            ) from error
+
+
+_DOT_COMMANDS = ".tables lists the tables, .schema TABLE its columns, .exit ends"
+
+
+def _prompt(session: _Session, null: str | None) -> None:
+    """Run queries that a person types, until the end of input."""
+    require_package("prompt_toolkit", "the prompt of nevermore sql", "nevermore-iceberg[sql]")
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory
+
+    names = session.project.sql_names
+    tables = {name: session.project.table(name).schema for name in dict.fromkeys(names.values())}
+    columns = {field.name for schema in tables.values() for field in schema.fields}
+    words = WordCompleter([*names, *sorted(columns), ".tables", ".schema", ".exit"], ignore_case=True, WORD=True)
+    prompt = PromptSession[str](history=FileHistory(str(user_folder("sql").path / "history")), completer=words)
+    typer.echo(f"DuckDB over {len(tables)} tables. End a query with a semicolon. {_DOT_COMMANDS}")
+    text = ""
+    while True:
+        try:
+            line = prompt.prompt("   ...> " if text else "nevermore> ").strip()
+        except KeyboardInterrupt:
+            text = ""
+            continue
+        except EOFError:
+            return
+        if not text and line.startswith("."):
+            command, _, name = line.partition(" ")
+            if command == ".exit":
+                return
+            if command == ".schema":
+                line = f"describe {name};"
+            else:
+                typer.echo("\n".join(session.project.sql_names) if command == ".tables" else _DOT_COMMANDS)
+                continue
+        text = f"{text}\n{line}".strip()
+        if not text.endswith(";"):
+            continue
+        started = time.monotonic()
+        try:
+            rows = session.rows(text, None)
+            if rows is not None:
+                write_rows(rows, None, None, null=null, as_json=False)
+            typer.echo(f"{time.monotonic() - started:.2f} s")
+        except (PipelineError, ScanError) as error:
+            typer.echo(f"error: {error}", err=True)
+        text = ""
+
+
+def _spark_rows(
+    settings: "Config", query: str, limit: int | None, *, is_explained: bool, as_json: bool
+) -> _Rows | None:
+    from nevermore.pipelines.config.project import named_tables
+    from nevermore.pipelines.publish.query import did_you_mean
+    from nevermore.pipelines.spark.session import SPARK_FAILURES, project_session, query_tables, spark_message
+    from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
+
+    named = named_tables(settings)
+    parsed = parse_sql(query, known=named, case_sensitive=settings.spark.compares_case)
+    for name in parsed.tables:
+        if name not in named:
+            known = ", ".join(sorted(set(named.values()))) or "no tables"
+            raise ConfigError(f"no table {name}; {did_you_mean(name, named, f'the config has {known}')}")
+    if not as_json:
+        log_progress()
+    try:
+        session = project_session(settings.spark)
+        frame = query_tables(session, settings, query)
+        if is_explained:
+            reads = reads_of_sql(frame)
+            lines = [line for name, read in reads.items() for line in read.described(name)]
+            print_result({"reads": {name: read.as_dict() for name, read in reads.items()}}, lines, as_json=as_json)
+            return None
+        with planning(session, parsed.tree):
+            return _Rows((frame if limit is None else frame.limit(limit)).toArrow(), nullcontext)
+    except SPARK_FAILURES as error:
+        raise ConfigError(f"the query failed: {spark_message(error)}") from error
+
+
+def spark_package(
+    output: Annotated[Path, typer.Option("--output", help="Folder for the archives.")] = Path("dist"),
+    with_dependencies: Annotated[
+        bool,
+        typer.Option("--with-dependencies", help="Also pack the required libraries, for workers without them."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build the archive of Nevermore for Spark workers, for `spark-submit --py-files` and `spark: {package: ...}`."""
+    from nevermore.scan_core.spark import build_package, pack_dependencies
+
+    package = build_package(output)
+    libraries = pack_dependencies(output) if with_dependencies else None
+    facts = {"package": str(package.path), "requirements": package.requirements}
+    lines = [f"{package.path}\n  spark-submit --py-files {package.path} ..."]
+    if libraries is None:
+        lines.append(f"workers need: {' '.join(package.requirements)}")
+    else:
+        facts["dependencies"] = str(libraries)
+        options = f"--archives {libraries}#nevermore --conf spark.executorEnv.PYTHONPATH=./nevermore"
+        lines.append(f"{libraries}\n  spark-submit {options} ...")
+    print_result(facts, lines, as_json=as_json)
