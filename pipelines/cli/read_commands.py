@@ -211,7 +211,8 @@ def explain(
 
     For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
     For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
-    each mirror (conditions, join keys, files, reader). Give an option such as `--where`, or a path instead of the name, to
+    each mirror (conditions, join keys, files, reader). Give an option such as `--where` or `--html`, or a path instead of the
+    name, to
     see the plan of a scan of such a table.
     """
     of_scan = {
@@ -221,11 +222,12 @@ def explain(
         "--ref": ref,
         "--columns": columns,
         "--where": where,
+        "--html": html,
     }
     given = [option for option, value in of_scan.items() if value is not None]
     if (settings := _publishing(table, config)) is not None and not given:
         settings = settings.with_scan(parse_scan_options(scan_option))
-        _explain_publication(settings, table, partition or (), html, as_json=as_json)
+        _explain_publication(settings, table, partition or (), as_json=as_json)
         return
     if partition:
         what = f"together with {given[0]}" if given else f"for {table}, which is not under `published` in the config"
@@ -254,19 +256,13 @@ def _publishing(name: str, config: Path | None) -> "Config | None":
     return settings if name in settings.published else None
 
 
-def _explain_publication(
-    settings: "Config", name: str, partitions: Sequence[str], html: Path | None, *, as_json: bool
-) -> None:
-    from nevermore.pipelines.cli.terminal import describe_publication, draw_publication
+def _explain_publication(settings: "Config", name: str, partitions: Sequence[str], *, as_json: bool) -> None:
+    from nevermore.pipelines.cli.terminal import describe_publication
     from nevermore.pipelines.publish.refresh import publish
 
     if not as_json:
         log_progress()
     report = publish(settings, name, partitions=partitions, is_dry=True)
-    if html is not None:
-        shown = publish(settings, name, is_full=True, is_dry=True) if report.is_unchanged else report
-        write_page(html, draw_publication(report, shown), as_json=as_json)
-        return
     lines = [describe_publication(report, with_reasons=True)]
     documents = {"explain": report.as_dict()}
     if report.is_unchanged:
