@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, cast
 
+import numpy as np
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -101,6 +102,7 @@ NULL_KEY = "null"
 FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 """Formats of keys by unit, also used by Dagster."""
 _EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
+_NUMBERED = {"year": "datetime64[Y]", "month": "datetime64[M]", "day": "datetime64[D]", "hour": "datetime64[h]"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 _QUOTED = r"`(?:[^`]|``)+`"
@@ -184,11 +186,7 @@ class PublishedPartition:
         Raises:
             ConfigError: invalid key.
         """
-        try:
-            start = datetime.strptime(key, FORMATS[self.unit]).replace(tzinfo=UTC)
-        except ValueError as error:
-            raise ConfigError(f"{key!r} is not a valid {self.unit}; write it as {_EXAMPLES[self.unit]}") from error
-        return Period(start, self._after(start))
+        return self._period(self._number(key))
 
     def keys(self, text: str) -> list[str]:
         """The keys of `2026-01-31`, or of `2026-01-01..2026-01-31` including both ends.
@@ -205,33 +203,22 @@ class PublishedPartition:
             if self.is_time and text != NULL_KEY:
                 self.period(text)
             return [text]
-        start, end = self.period(first).start, self.period(last).start
+        start, end = self._number(first), self._number(last)
         if end < start:
             raise ConfigError(f"{text!r}: the last {self.unit} is before the first")
-        found = []
-        while start <= end:
-            found.append(self._text(start))
-            start = self._after(start)
-        return found
+        return [self._text(number) for number in range(start, end + 1)]
 
-    def _text(self, start: datetime) -> str:
-        # not strftime: its years before 1000 have fewer digits
-        return start.isoformat()[: len(_EXAMPLES[self.unit])]
-
-    def _after(self, start: datetime) -> datetime:
-        """The start of the next partition, or the last representable moment."""
+    def _number(self, key: str) -> int:
+        """The number of the unit that a key represents, from 1970: what Iceberg's transform of this name gives."""
         try:
-            match self.unit:
-                case "hour":
-                    return start + timedelta(hours=1)
-                case "day":
-                    return start + timedelta(days=1)
-                case "month":
-                    return (start.replace(day=1) + timedelta(days=32)).replace(day=1)
-                case _:
-                    return start.replace(year=start.year + 1)
-        except (OverflowError, ValueError):
-            return _END_OF_TIME
+            moment = np.datetime64(datetime.strptime(key, FORMATS[self.unit]))  # noqa: DTZ007 - UTC
+        except ValueError as error:
+            raise ConfigError(f"{key!r} is not a valid {self.unit}; write it as {_EXAMPLES[self.unit]}") from error
+        return int(moment.astype(_NUMBERED[self.unit]).astype(np.int64))
+
+    def _text(self, number: int) -> str:
+        # not strftime: its years before 1000 have fewer digits
+        return self._start(number).isoformat()[: len(_EXAMPLES[self.unit])]
 
     # -- physical values, as stored in manifests -------------------------------------------------------------------
 
@@ -244,16 +231,7 @@ class PublishedPartition:
         if key == NULL_KEY:
             return None
         if self.is_time:
-            start = self.period(key).start
-            match self.unit:
-                case "hour":
-                    return (start - _EPOCH) // timedelta(hours=1)
-                case "day":
-                    return (start - _EPOCH).days
-                case "month":
-                    return (start.year - 1970) * 12 + start.month - 1
-                case _:
-                    return start.year - 1970
+            return self._number(key)
         return self.physical_values(values_of_key(key, kind), kind).pop()
 
     def physical_values(self, values: pa.Array, kind: Type) -> set[Any]:
@@ -272,7 +250,7 @@ class PublishedPartition:
         if physical is None:
             return NULL_KEY
         if self.is_time:
-            return self._text(self._start(physical))
+            return self._text(physical)
         if isinstance(kind, PrimitiveType) and kind.name == "decimal":
             # scans return partition values as decimals, manifests do not
             return str(physical if isinstance(physical, Decimal) else Decimal(physical).scaleb(-kind.parameters[1]))
@@ -290,31 +268,29 @@ class PublishedPartition:
         """
         return self.key_of(self.physical(key, kind), kind)
 
-    def _start(self, physical: int) -> datetime:
-        try:
-            match self.unit:
-                case "hour":
-                    return _EPOCH + timedelta(hours=physical)
-                case "day":
-                    return _EPOCH + timedelta(days=physical)
-                case "month":
-                    return datetime(1970 + physical // 12, 1 + physical % 12, 1, tzinfo=UTC)
-                case _:
-                    return datetime(1970 + physical, 1, 1, tzinfo=UTC)
-        except (OverflowError, ValueError) as error:
+    def _start(self, number: int) -> datetime:
+        found = np.int64(number).astype(_NUMBERED[self.unit]).astype("datetime64[s]").item()
+        if not isinstance(found, datetime):
             raise ConfigError(
-                f"{self}: {physical} {self.unit}s from 1970 is outside the years 1 to 9999: exclude such rows in the SQL"
-            ) from error
+                f"{self}: {number} {self.unit}s from 1970 is outside the years 1 to 9999: exclude such rows in the SQL"
+            )
+        return found.replace(tzinfo=UTC)
+
+    def _period(self, number: int) -> Period:
+        start = self._start(number)
+        try:
+            return Period(start, self._start(number + 1))
+        except ConfigError:
+            return Period(start, _END_OF_TIME)
 
     def periods(self, physical: Iterable[Any]) -> list[Period]:
         """The periods of partitions in order, with adjacent ones merged; NULL has none."""
         joined: list[Period] = []
-        for value in sorted(v for v in physical if v is not None):
-            start = self._start(value)
-            if joined and joined[-1].end == start:
-                joined[-1] = Period(joined[-1].start, self._after(start))
+        for period in (self._period(value) for value in sorted(v for v in physical if v is not None)):
+            if joined and joined[-1].end == period.start:
+                joined[-1] = Period(joined[-1].start, period.end)
             else:
-                joined.append(Period(start, self._after(start)))
+                joined.append(period)
         return joined
 
     def parameters(self, key: str) -> dict[str, Any]:
