@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import hide_secrets
+from nevermore.scan_core.io import whole_file
 
 ShowProgress = Callable[[str], None]
 """Replaces the text next to the spinner."""
@@ -31,26 +31,11 @@ def progress(text: str, *, hidden: bool = False) -> Iterator[ShowProgress]:
 
 @contextmanager
 def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on standard error, if that is a terminal; takes bytes done, bytes in total, and the current file."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _total, _file: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(text, total=None)
-
-        def show(done: int, total: int, file: str) -> None:
-            shown.update(task, completed=done, total=total, description=f"{text}: {file.rpartition('/')[2]:.60}")
-
-        yield show
+    """A spinner with what is done; takes bytes done, bytes in total, and the current file."""
+    with progress(text) as show:
+        yield lambda done, total, file: show(
+            f"{text}: {done / max(total, 1):.0%} of {total:,} bytes, {file.rpartition('/')[2]:.60}"
+        )
 
 
 def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_ids: int = 0) -> None:
@@ -109,12 +94,8 @@ def write_page(path: Path, text: str, *, as_json: bool) -> None:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is not a regular file: specify the HTML file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path, 0o666) as file:
+        file.write(text.encode())
     print_result({"path": str(path)}, [f"Wrote {path}"], as_json=as_json)
 
 
