@@ -133,8 +133,10 @@ def commit_to_database(
         CommitConflictError: a requirement is not met, or another writer changed what the updates build upon.
         CommitNotWrittenError: a disk is full or broken; nothing was committed.
     """
-    name, known = ".".join(table.name()), table.metadata_location
-    base: str | None = known
+    from pyiceberg.table.metadata import TableMetadataUtil
+
+    name = ".".join(table.name())
+    base: str | None = table.metadata_location
     built_upon: _Document | None = None
     for _ in range(ATTEMPTS):
         if base is None:
@@ -156,7 +158,7 @@ def commit_to_database(
         if is_swapped:
             _remember(location, changed, base)
             _remove_old_metadata(document, changed, storage)
-            _show(table, changed, updates if base == known else ())
+            table.metadata = TableMetadataUtil.parse_raw(changed.text().decode())
             table.metadata_location = location
             return
         storage.remove([location])
@@ -315,35 +317,6 @@ def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) 
     storage.remove(
         entry["metadata-file"] for entry in before.rest.get("metadata-log") or [] if entry["metadata-file"] not in kept
     )
-
-
-def _show(table: "Table", document: _Document, updates: Sequence[Update]) -> None:
-    """Make PyIceberg's form of the new metadata that of the table; where only a snapshot was added, it shares the rest."""
-    from pyiceberg.table.metadata import TableMetadataUtil
-    from pyiceberg.table.refs import SnapshotRef
-    from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
-
-    rest, metadata = document.rest, table.metadata
-    if [(update["action"], update.get("ref-name", "main")) for update in updates] != _NEW_HEAD:
-        table.metadata = TableMetadataUtil.parse_raw(document.text().decode())
-        return
-    added = Snapshot.model_validate_json(document.snapshots[rest["current-snapshot-id"]])
-    newest = MetadataLogEntry.model_validate(rest["metadata-log"][-1])
-    table.metadata = metadata.model_copy(
-        update={
-            "last_sequence_number": added.sequence_number,
-            "last_updated_ms": added.timestamp_ms,
-            "current_snapshot_id": added.snapshot_id,
-            "refs": {**metadata.refs, "main": SnapshotRef.model_validate(rest["refs"]["main"])},
-            "snapshots": [*metadata.snapshots, added],
-            "snapshot_log": [*metadata.snapshot_log, SnapshotLogEntry.model_validate(rest["snapshot-log"][-1])],
-            "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
-            **({"next_row_id": rest["next-row-id"]} if "next-row-id" in rest else {}),
-        }
-    )
-
-
-_NEW_HEAD = [("add-snapshot", "main"), ("set-snapshot-ref", "main")]
 
 
 def next_version(location: str) -> int:
