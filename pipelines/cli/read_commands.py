@@ -18,7 +18,6 @@ from nevermore.pipelines.cli.arguments import (
     Null,
     OptionalConfig,
     Output,
-    OutputFormat,
     Ref,
     Relocate,
     ScanSettings,
@@ -32,6 +31,7 @@ from nevermore.pipelines.cli.arguments import (
     parse_scan_options,
     split_names,
 )
+from nevermore.pipelines.cli.row_output import write_rows
 from nevermore.pipelines.cli.terminal import print_result, write_page
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
@@ -39,7 +39,6 @@ from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
     from nevermore.pipelines.changes.change_log import KeyLog
-    from nevermore.pipelines.cli.row_output import RowSource
     from nevermore.pipelines.config.project import Config
     from nevermore.scan_core import KeyReport, RowFate, ScanMetrics
 
@@ -95,7 +94,7 @@ def scan(
         number = request.count()
         print_result({"count": number}, [str(number)], as_json=as_json)
     else:
-        _print_rows(request, output_format, output, null, as_json=as_json)
+        write_rows(request, output_format, output, null=null, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
 
@@ -157,17 +156,9 @@ def changes(
         deletes, inserts = counts["delete"], counts["insert"]
         print_result({"deletes": deletes, "inserts": inserts}, [f"-{deletes} +{inserts}"], as_json=as_json)
     else:
-        _print_rows(request, output_format, output, null, as_json=as_json)
+        write_rows(request, output_format, output, null=null, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
-
-
-def _print_rows(
-    rows: "RowSource", output_format: OutputFormat | None, output: Path | None, null: str | None, *, as_json: bool
-) -> None:
-    from nevermore.pipelines.cli.row_output import write_rows
-
-    write_rows(rows, output_format, output, null=null, as_json=as_json)
 
 
 def _print_metrics(metrics: "ScanMetrics") -> None:

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -39,22 +38,17 @@ if TYPE_CHECKING:
     from nevermore.pipelines.config.project import Config
 
 
-class Engine(StrEnum):
-    """What runs a query."""
-
-    DUCKDB = "duckdb"
-    SPARK = "spark"
-
-
 def sql(
     query: Annotated[
         str | None,
         typer.Argument(metavar="QUERY", help="A query; without one, a prompt, or standard input.", show_default=False),
     ] = None,
     engine: Annotated[
-        Engine,
-        typer.Option("--engine", help="What runs the query, and whose SQL it is: `spark` as `spark` in the config."),
-    ] = Engine.DUCKDB,
+        Literal["duckdb", "spark"],
+        typer.Option(
+            "--engine", help="What runs the query, and whose SQL it is: Spark runs as `spark` of the config says."
+        ),
+    ] = "duckdb",
     as_of: AsOf = None,
     limit: Limit = None,
     output_format: Format = None,
@@ -69,7 +63,7 @@ def sql(
 ) -> None:
     """Run a query over the live rows of mirrors, published tables, change logs and quarantines, and print its result.
 
-    DuckDB runs it in this process. Columns, conditions and limits of the query are pushed down to the scans. With `--engine
+    DuckDB runs it in this process. Columns and conditions of the query are pushed down to the scans. With `--engine
     spark`, join keys are, too, and the result is collected in memory before it is printed.
 
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
@@ -80,7 +74,7 @@ def sql(
     settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
     if query is None and not sys.stdin.isatty():
         query = sys.stdin.read()
-    if engine is Engine.SPARK:
+    if engine == "spark":
         if query is None or as_of is not None:
             raise ConfigError("--engine spark needs a query, and cannot be combined with --as-of")
         rows = _spark_rows(settings, query, limit, is_explained=is_explained, as_json=as_json)
