@@ -35,7 +35,6 @@ SINGLE_IMPORTERS = {
     "nevermore.checks.damage": _LAZY,
     "nevermore.checks.reference.candidates": _LARGE,
     "nevermore.checks.report": _LAZY,
-    "nevermore.pipelines.cli.row_output": _LAZY,
     "nevermore.pipelines.cli.watch": _LAZY,
     "nevermore.pipelines.formats.change_rows": "a feed; the registry imports every feed",
     "nevermore.pipelines.formats.debezium_json": "a feed; the registry imports every feed",

@@ -172,7 +172,7 @@ class _Output:
 _EXTRAS = {
     "confluent_kafka": "kafka",
     "dagster": "dagster",
-    "duckdb": "checks",
+    "duckdb": "sql",
     "fastavro": "avro",
     "great_expectations": "checks",
     "llvmlite": "fast",
@@ -182,6 +182,7 @@ _EXTRAS = {
     "pandas": "checks",
     "polars": "polars",
     "prometheus_client": "watch",
+    "prompt_toolkit": "sql",
     "psycopg2": "postgres",
     "pymysql": "mysql",
     "py4j": "spark",

@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nevermore.pipelines.cli.terminal import draw_grid
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core.io import whole_file
 
@@ -277,20 +278,15 @@ def _write_arrow(source: RowSource, sink: IO[bytes]) -> None:
 
 
 def _write_table(source: RowSource, sink: IO[bytes]) -> None:
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     rows = _first_rows(source, TABLE_ROWS + 1)
-    grid = Table(show_edge=False, pad_edge=False)
-    for field in rows.schema:
-        grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
-    for row in render_rows(rows.slice(0, TABLE_ROWS)):
-        grid.add_row(*(Text("NULL", style="dim") if value is None else _cell(value) for value in row.values()))
-    console = Console(
-        file=cast("IO[str]", _TEXT(sink)), markup=False, highlight=False, width=None if sys.stdout.isatty() else 200
+    shown_rows = (
+        [Text("NULL", style="dim") if value is None else _cell(value) for value in row.values()]
+        for row in render_rows(rows.slice(0, TABLE_ROWS))
     )
-    console.print(grid)
+    columns = ((field.name, _is_number(field.type)) for field in rows.schema)
+    console = draw_grid(columns, shown_rows, cast("IO[str]", _TEXT(sink)))
     shown = min(rows.num_rows, TABLE_ROWS)
     more = "more than " if rows.num_rows > TABLE_ROWS else ""
     note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""

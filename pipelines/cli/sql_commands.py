@@ -223,17 +223,10 @@ def _prompt(session: _Session, null: str | None) -> None:
 def _spark_rows(
     settings: "Config", query: str, limit: int | None, *, is_explained: bool, as_json: bool
 ) -> _Rows | None:
-    from nevermore.pipelines.config.project import named_tables
-    from nevermore.pipelines.publish.query import did_you_mean
     from nevermore.pipelines.spark.session import SPARK_FAILURES, project_session, query_tables, spark_message
     from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
 
-    named = named_tables(settings)
-    parsed = parse_sql(query, known=named, case_sensitive=settings.spark.compares_case)
-    for name in parsed.tables:
-        if name not in named:
-            known = ", ".join(sorted(set(named.values()))) or "no tables"
-            raise ConfigError(f"no table {name}; {did_you_mean(name, named, f'the config has {known}')}")
+    parsed = parse_sql(query)
     if not as_json:
         log_progress()
     try:

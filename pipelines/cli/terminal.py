@@ -4,11 +4,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import hide_secrets
 from nevermore.scan_core.io import whole_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from nevermore.pipelines.publish.refresh_report import PublishReport
 
 ShowProgress = Callable[[str], None]
 """Replaces the text next to the spinner."""
@@ -40,17 +46,29 @@ def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
 
 def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_ids: int = 0) -> None:
     """Print a table: numbers aligned right, with thousands separators except in the first `num_ids` columns."""
+    is_number = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(headings))]
+    shown = (
+        [f"{cell:,}" if isinstance(cell, int) and i >= num_ids else str(cell) for i, cell in enumerate(row)]
+        for row in rows
+    )
+    draw_grid(zip(headings, is_number, strict=True), shown)
+
+
+def draw_grid(
+    columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable["str | Text"]], file: IO[str] | None = None
+) -> "Console":
+    """Print a table to a file, or to standard output; columns have a heading, and may be aligned right."""
     from rich.console import Console
     from rich.table import Table
 
-    is_number = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(headings))]
     grid = Table(show_edge=False, pad_edge=False)
-    for heading, is_right in zip(headings, is_number, strict=True):
+    for heading, is_right in columns:
         grid.add_column(heading, justify="right" if is_right else "left", overflow="fold")
     for row in rows:
-        cells = enumerate(row)
-        grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= num_ids else str(cell) for i, cell in cells))
-    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200).print(grid)
+        grid.add_row(*row)
+    console = Console(file=file, markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(grid)
+    return console
 
 
 def print_json(document: Any) -> None:
@@ -98,9 +116,6 @@ def write_page(path: Path, text: str, *, as_json: bool) -> None:
         file.write(text.encode())
     print_result({"path": str(path)}, [f"Wrote {path}"], as_json=as_json)
 
-
-if TYPE_CHECKING:
-    from nevermore.pipelines.publish.refresh_report import PublishReport
 
 _MAX_SHOWN = 20
 """Maximum number of partitions listed with their reasons; --json lists all."""
