@@ -8,9 +8,8 @@ import logging
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,16 +30,8 @@ CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 LOGGERS_OF_PROGRESS = ("nevermore.scan_core.spark.session", "nevermore.pipelines.publish")
 
 
-class OutputFormat(StrEnum):
-    """How rows are written."""
-
-    TABLE = "table"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-
-
+Engine = Literal["local", "spark", "auto"]
+"""Where work is done: in this process, in tasks of Spark, or in tasks if there is much of it."""
 TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
 
 
@@ -104,7 +95,7 @@ Where = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.", show_default=False)]
 Format = Annotated[
-    OutputFormat | None,
+    Literal["table", "jsonl", "csv", "parquet", "arrow"] | None,
     typer.Option("--format", help="Output format; default: by the suffix of --output, else table.", show_default=False),
 ]
 Output = Annotated[

@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -14,6 +13,7 @@ import typer
 
 from nevermore.pipelines.cli.arguments import (
     AsJson,
+    Engine,
     MirrorNames,
     ProjectConfig,
     load,
@@ -141,14 +141,6 @@ Threads = Annotated[
 ]
 
 
-class Engine(StrEnum):
-    """Which engine reads and decodes events."""
-
-    LOCAL = "local"
-    SPARK = "spark"
-    AUTO = "auto"
-
-
 ChosenEngine = Annotated[
     Engine | None,
     typer.Option(
@@ -191,11 +183,7 @@ def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, ta
     """The config with what options of the command set instead."""
     if threads is not None:
         settings = settings.model_copy(update={"threads": threads})
-    return (
-        settings
-        if engine is None
-        else settings.with_engine(engine.value, tables or settings.tables | settings.patterns)
-    )
+    return settings if engine is None else settings.with_engine(engine, tables or settings.tables | settings.patterns)
 
 
 def _progress_text(table: "TableReport") -> str:
