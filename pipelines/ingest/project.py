@@ -119,14 +119,14 @@ class Project:
             )  # nothing is downloaded
             connection.execute("set temp_directory = ?", [str(temporary_folder())])
         views = self.sql_names if views is None else views
-        for name in dict.fromkeys(views.values()) if names is None else names:
+        for name in set(views.values()) if names is None else names:
             scan = self.scan(name)
-            (scan if as_of is None else scan.as_of_time(as_of)).to_duckdb(name, connection)
-            for view in (view for view, table in views.items() if table == name):
-                schema, _, last = view.rpartition(".")
-                place = f"{_quoted(schema or 'main')}.{_quoted(last)}"
-                connection.execute(f"create schema if not exists {_quoted(schema or 'main')}")
-                connection.execute(f"create or replace view {place} as from temp.main.{_quoted(name)}")
+            rows = (scan if as_of is None else scan.as_of_time(as_of)).to_duckdb(name, connection)
+            for schema, _, last in (view.rpartition(".") for view, table in views.items() if table == name):
+                quoted = (schema or "main").replace('"', '""')
+                connection.execute(f'create schema if not exists "{quoted}"; use "{quoted}"')
+                rows.create_view(last, replace=True)
+        connection.execute("use main")
         return connection
 
     @property
@@ -206,10 +206,6 @@ class Project:
             self.upsert(name, rows, batch_id=f"{query}:{number}", keep=keep)
 
         return write
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)
