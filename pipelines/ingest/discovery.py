@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path, PurePosixPath
+from textwrap import wrap
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -37,6 +38,7 @@ SAMPLE_MEMORY = "64MiB"
 LARGE_ROWS = 1_000_000
 """From so many rows on, partitions are suggested."""
 MAX_TABLES = 1_000
+COMMENT_WIDTH = 110
 _EVENT_FILE = re.compile(r"(?P<kind>\.(jsonl?|ndjson|csv|tsv|parquet|avro)(\.(gz|zst|bz2))?)$", re.IGNORECASE)
 _PARTITION_FOLDER = re.compile(r"[^/]*=[^/]*|\d{2,8}([-_]\d{2}){0,2}")
 """Folders that are created for each day or value: their files belong to one table."""
@@ -159,7 +161,10 @@ def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, 
     own += [f"    {name}: {_value(value)}" for name, value in table.settings.items()]
     if table.columns:
         text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
-        own += [f"    # {_plain(line)}" for line in _wrapped(f"columns: {text}")]
+        own += [
+            f"    # {_plain(line)}"
+            for line in wrap(f"columns: {text}", COMMENT_WIDTH, subsequent_indent=" ", break_on_hyphens=False)
+        ]
     if not table.is_ready:
         own = [f"  # {line[2:]}" for line in own]
     return [*lines, *own, ""]
@@ -174,15 +179,6 @@ def _value(value: Any) -> str:
     """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, allow_unicode=True).strip()
     return text.removesuffix("...").strip()
-
-
-def _wrapped(text: str, width: int = 110) -> list[str]:
-    lines = [""]
-    for word in text.split(" "):
-        if len(lines[-1]) + len(word) >= width:
-            lines.append(" ")
-        lines[-1] += (" " if lines[-1].strip() else "") + word
-    return lines
 
 
 def _with_distinct_names(sources: Sequence[FoundSource]) -> list[FoundSource]:
