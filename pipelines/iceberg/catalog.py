@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nevermore.pipelines.config.project import Config, change_log_name
-from nevermore.pipelines.config.tables import AssetConfig, TableConfig
+from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import (
     CatalogMismatchError,
-    CommitConflictError,
     ConfigError,
     PipelineError,
     SourceError,
@@ -189,14 +188,14 @@ def expanded(config: Config, catalog: "Catalog | None" = None) -> Config:
     logs = {namespace + log for log in table_names(catalog, namespace.rstrip("."))} - set(
         map(change_log_name, config.tables)
     )
-    found: dict[str, TableConfig] = {}
+    found = dict[str, TableConfig]()
     for pattern in sorted(config.patterns, key=len, reverse=True):  # the longer of shop.a.* and shop.* takes precedence
         name = pattern.removesuffix("*")
         prefix = change_log_name(name)
         for log in sorted(log for log in logs if log.startswith(prefix)):
             found[name + log.removeprefix(prefix)] = config.patterns[pattern]
             logs.discard(log)
-    return config.model_copy(update={"tables": {**config.tables, **dict(sorted(found.items()))}})
+    return config.model_copy(update={"tables": config.tables | dict(sorted(found.items()))})
 
 
 def create_table(
@@ -256,30 +255,6 @@ def create_table(
             f"{name} cannot be created in {place}: {in_short(error)}; check that the bucket or container exists, and the "
             "credentials and rights (read, write, delete, list)"
         ) from error
-
-
-def describe(table: "Table", config: AssetConfig) -> None:
-    """Set the properties and comments of a config where a table has others, without a snapshot.
-
-    Raises:
-        ConfigError: a description of a column that the table does not have.
-        CommitConflictError: another writer changed the table at the same time.
-    """
-    from pyiceberg.exceptions import CommitFailedException
-
-    name, column = ".".join(table.name()), ""
-    try:
-        with table.transaction() as change:
-            if changed := dict(config.table_properties.items() - table.properties.items()):
-                change.set_properties(changed)
-            with change.update_schema() as update:
-                for column, text in config.column_descriptions.items():
-                    update.update_column(column, doc=text)
-    except ValueError as error:
-        known = ", ".join(table.schema().column_names)
-        raise ConfigError(f"{name}: column_descriptions: the table has no column {column}; it has {known}") from error
-    except CommitFailedException as error:
-        raise CommitConflictError(f"another writer changed {name}: {error}") from error
 
 
 def _make_namespace(catalog: "Catalog", namespace: tuple[str, ...]) -> None:

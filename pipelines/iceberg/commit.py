@@ -19,7 +19,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from nevermore.pipelines import own_version
-from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, CommitUnknownError, SourceError
+from nevermore.pipelines.config.tables import AssetConfig
+from nevermore.pipelines.errors import (
+    CommitConflictError,
+    CommitNotWrittenError,
+    CommitUnknownError,
+    ConfigError,
+    SourceError,
+)
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
@@ -663,6 +670,27 @@ def _request(table: "Table", requirements: Sequence[Update], updates: Sequence[U
             raise
         # No requirement covers the last sequence number, which a snapshot on another branch may have taken.
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def describe(table: "Table", config: AssetConfig) -> None:
+    """Set the properties and comments of a config where a table has others, without a snapshot.
+
+    Raises:
+        ConfigError: a description of a column that the table does not have.
+        CommitConflictError: another writer changed the table at the same time.
+    """
+    change = table.transaction()
+    if changed := dict(config.table_properties.items() - table.properties.items()):
+        change.set_properties(changed)
+    try:
+        with change.update_schema() as update:
+            for column, text in config.column_descriptions.items():
+                update.update_column(column, doc=text)
+    except ValueError as error:
+        raise ConfigError(f"column_descriptions: the table has no column {column}") from error
+    both = change._requirements, change._updates  # noqa: SLF001 - PyIceberg itself writes no tables of format version 3
+    if both[1]:
+        commit(table, *([part.model_dump(by_alias=True) for part in some] for some in both))
 
 
 def head_of(table: "Table", branch: str, snapshot_id: int) -> Update:

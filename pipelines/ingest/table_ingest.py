@@ -30,7 +30,8 @@ from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError
 from nevermore.pipelines.iceberg import storage
-from nevermore.pipelines.iceberg.catalog import describe, find_table
+from nevermore.pipelines.iceberg.catalog import find_table
+from nevermore.pipelines.iceberg.commit import describe
 from nevermore.pipelines.iceberg.conversion import keep_converted
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema

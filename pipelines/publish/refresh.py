@@ -20,9 +20,9 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
-from nevermore.pipelines.iceberg.catalog import describe, expanded, find_table
+from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
-from nevermore.pipelines.iceberg.commit import RowDelta, retry_conflicts
+from nevermore.pipelines.iceberg.commit import RowDelta, describe, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_indexes
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
