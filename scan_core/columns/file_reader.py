@@ -63,10 +63,14 @@ class OnDemand(Sequence[ColumnStatistics]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageStatistics:
-    """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1])."""
+    """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1]).
+
+    `tests` gives, by the number of a page, whether it certainly lacks a value, where the file has Bloom filters of pages.
+    """
 
     edges: npt.NDArray[np.int64]
     statistics: Sequence[ColumnStatistics]
+    tests: Callable[[int], Callable[[Any], bool] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,19 @@ import pyarrow.orc as po
 from nevermore.scan_core.columns.file_reader import (
     DecodingLimits,
     FileReader,
+    PageStatistics,
     ReadCounts,
     RowGroup,
     refusing_malformed,
 )
 from nevermore.scan_core.files.orc_streams import (
+    BLOOM_FILTER,
     DATA,
     LENGTH,
     PRESENT,
+    ROW_INDEX,
     SECONDARY,
+    OrcBloomFilter,
     OrcTail,
     Stripe,
     StripeFooter,
@@ -39,6 +44,8 @@ from nevermore.scan_core.files.orc_streams import (
     exact_sum,
     first_of_each,
     message_of,
+    parse_bloom_filters,
+    parse_row_index,
     parse_stripe_footer,
     parse_stripe_statistics,
     parse_tail,
@@ -88,6 +95,7 @@ class OrcFileReader(FileReader):
         self._max_bytes = _DEFAULT_MAX_BYTES
         self._fitting: dict[int, set[int]] = {}
         self._contents: dict[int, StripeContent] = {}
+        self._pages: dict[tuple[int, int], PageStatistics | None] = {}
         with refusing_malformed(path, "file tail"):
             require_small_footer(source)
             self._file = po.ORCFile(source.for_arrow())
@@ -142,6 +150,14 @@ class OrcFileReader(FileReader):
             return None
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
             return column_statistics(message, row_group.num_rows, kind)
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Statistics of the row groups inside the stripe, from its row index and Bloom filters; None if it has no usable index."""
+        key = row_group.index, column_index
+        if key not in self._pages:
+            with refusing_malformed(self.path, f"row index of stripe {row_group.index}"):
+                self._pages[key] = self._indexed(row_group, column_index)
+        return self._pages[key]
 
     def windows(
         self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
@@ -237,6 +253,49 @@ class OrcFileReader(FileReader):
         with self._source.held([_footer_range(content.stripe)]), self._source.held(streams):
             yield
 
+    def _indexed(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        kind, stride, rows = self.arrow_schema.field(column_index).type, self._tail.index_stride, row_group.num_rows
+        if pa.types.is_nested(kind) or not 0 < stride < rows:
+            return None
+        content, column = self._content(row_group.index), self._column_ids[column_index]
+        if (column, ROW_INDEX) not in content.footer.streams:
+            return None
+        try:
+            entries = parse_row_index(content.stream(column, ROW_INDEX))
+        except pa.ArrowNotImplementedError:  # a codec that is not decompressed here
+            return None
+        edges = np.append(np.arange(0, rows, stride), rows)
+        if len(entries) != len(edges) - 1:
+            self.counts.fallbacks += 1
+            return None
+        sizes = np.diff(edges).tolist()
+        statistics = [column_statistics(e, size, kind) for e, size in zip(entries, sizes, strict=True)]
+        has_filters = (column, BLOOM_FILTER) in content.footer.streams and _has_hashes(kind)
+        return PageStatistics(edges, statistics, self._filters(content, column, len(entries)) if has_filters else None)
+
+    def _filters(
+        self, content: "StripeContent", column: int, count: int
+    ) -> Callable[[int], Callable[[Any], bool] | None]:
+        """The Bloom filters of the row groups of a column, which are read when the first is asked for."""
+
+        @cache
+        def filters() -> list[OrcBloomFilter | None]:
+            with refusing_malformed(self.path, f"Bloom filters of type {column}"):
+                stored = content.stream(column, BLOOM_FILTER)
+                self.counts.bloom_filters_read += 1
+                self.counts.bloom_bytes_read += len(stored)
+                found = parse_bloom_filters(stored)
+            if len(found) != count:
+                self.counts.fallbacks += 1
+                return [None] * count
+            return found
+
+        def test(page: int) -> Callable[[Any], bool] | None:
+            found = filters()[page]
+            return None if found is None else found.excludes
+
+        return test
+
     @cached_property
     def _can_select(self) -> bool:
         """Whether names are paths to one column each: pyarrow selects columns by name."""
@@ -277,6 +336,11 @@ class OrcFileReader(FileReader):
 
 def _footer_range(stripe: Stripe) -> tuple[int, int]:
     return stripe.offset + stripe.num_bytes - stripe.footer_bytes, stripe.footer_bytes
+
+
+def _has_hashes(kind: pa.DataType) -> bool:
+    """Whether values are hashed unchanged; for other types, writers differ in what they hash."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:

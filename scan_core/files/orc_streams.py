@@ -17,9 +17,9 @@ from nevermore.scan_core.io.remote import ByteSource
 Integers = npt.NDArray[np.int64]
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
 """Bits a value, by their five-bit code."""
-PRESENT, DATA, LENGTH, SECONDARY = 0, 1, 2, 5
-"""Kinds of streams."""
-_INDEXES = frozenset({6, 7, 8})
+PRESENT, DATA, LENGTH, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 5, 6, 8
+"""Kinds of streams. Bloom filters of kind 7, of old writers, hash text in whatever character set these had."""
+_INDEXES = frozenset({ROW_INDEX, 7, BLOOM_FILTER})
 _MAX_SECTION_BYTES = 64 * 1024**2
 """Of a section or stream that is decompressed here: statistics, lengths, codes."""
 _MAX_BLOCK_BYTES = 64 * 1024**2
@@ -408,6 +408,104 @@ def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
         elif number == 3:
             zone = bytes(value).decode("ascii", "replace")
     return StripeFooter(streams, encodings, zone)
+
+
+def parse_row_index(stream: bytes) -> list[bytes]:
+    """The serialised statistics of each row group of a column, from the message `RowIndex`.
+
+    Raises:
+        ValueError: broken protobuf.
+    """
+    entries = [first_of_each(value) for number, value in fields_of(stream) if number == 1]
+    return [bytes(entry.get(2, b"")) for entry in entries]
+
+
+@dataclass(frozen=True, slots=True)
+class OrcBloomFilter:
+    """The values that a row group of a column may have.
+
+    Writers in Java and C++ have differed in whether the hash of a number is shifted with its sign, and in the step between
+    the bits: a value counts as present if any variant finds it.
+    """
+
+    num_hashes: int
+    bits: bytes
+
+    def excludes(self, value: Any) -> bool:
+        """Whether a number or text is certainly absent from the row group."""
+        if isinstance(value, str):
+            hashes = {_murmur(value.encode())}
+        elif isinstance(value, int):
+            hashes = {_mixed(value, is_signed=True), _mixed(value, is_signed=False)}
+        else:
+            return False
+        return not any(self._has(number, first) for number in hashes for first in (1, 2))
+
+    def _has(self, number: int, first: int) -> bool:
+        low, high = _signed(number & 0xFFFFFFFF, 32), _signed(number >> 32, 32)
+        for step in range(first, first + self.num_hashes):
+            combined = _signed((low + step * high) & 0xFFFFFFFF, 32)
+            place = (~combined if combined < 0 else combined) % (8 * len(self.bits))
+            if not self.bits[place >> 3] >> (place & 7) & 1:
+                return False
+        return True
+
+
+def parse_bloom_filters(stream: bytes) -> list[OrcBloomFilter | None]:
+    """The filters of the row groups of a column, from the message `BloomFilterIndex`; None where one has no bits.
+
+    Raises:
+        ValueError: broken protobuf.
+    """
+    found: list[OrcBloomFilter | None] = []
+    for message in (first_of_each(value) for number, value in fields_of(stream) if number == 1):
+        bits, num_hashes = bytes(message.get(3, b"")), int(message.get(1, 0))
+        is_usable = bits and 0 < num_hashes <= _MAX_HASHES
+        found.append(OrcBloomFilter(num_hashes, bits) if is_usable else None)
+    return found
+
+
+_MAX_HASHES = 64
+_64_BITS = 2**64 - 1
+
+
+def _signed(number: int, width: int) -> int:
+    return number - (1 << width) if number >> (width - 1) else number
+
+
+def _mixed(value: int, *, is_signed: bool) -> int:
+    """Thomas Wang's hash of 64 bits."""
+
+    def right(number: int, count: int) -> int:
+        return (_signed(number, 64) >> count) & _64_BITS if is_signed else number >> count
+
+    key = value & _64_BITS
+    key = (~key + (key << 21)) & _64_BITS
+    key ^= right(key, 24)
+    key = (key + (key << 3) + (key << 8)) & _64_BITS
+    key ^= right(key, 14)
+    key = (key + (key << 2) + (key << 4)) & _64_BITS
+    key ^= right(key, 28)
+    return (key + (key << 31)) & _64_BITS
+
+
+def _murmur(data: bytes) -> int:
+    """Murmur3 of 64 bits with the seed that ORC gives it."""
+
+    def spread(number: int) -> int:
+        number = (number * 0x87C37B91114253D5) & _64_BITS
+        return ((((number << 31) | (number >> 33)) & _64_BITS) * 0x4CF5AD432745937F) & _64_BITS
+
+    found, whole = 104_729, len(data) & ~7
+    for at in range(0, whole, 8):
+        found ^= spread(int.from_bytes(data[at : at + 8], "little"))
+        found = ((((found << 27) | (found >> 37)) & _64_BITS) * 5 + 0x52DCE729) & _64_BITS
+    if whole < len(data):
+        found ^= spread(int.from_bytes(data[whole:], "little"))
+    found ^= len(data)
+    found = ((found ^ found >> 33) * 0xFF51AFD7ED558CCD) & _64_BITS
+    found = ((found ^ found >> 33) * 0xC4CEB9FE1A85EC53) & _64_BITS
+    return found ^ found >> 33
 
 
 def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:

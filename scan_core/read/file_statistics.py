@@ -99,10 +99,14 @@ class PageMatches:
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Runs of rows [edges[k], edges[k + 1]) of one row group, and the known facts about each."""
+    """Runs of rows [edges[k], edges[k + 1]) of one row group, and the known facts about each.
+
+    `tests` are those by Bloom filters of pages, by field id; empty where no column has any.
+    """
 
     edges: Sequence[int]
     known: Sequence[StatisticsOf]
+    tests: Sequence[Callable[[int], "ExclusionTest | None"]] = ()
 
     def match(self, match: Callable[[StatisticsOf], Match]) -> PageMatches:
         """The verdict on every stretch."""
@@ -118,6 +122,19 @@ class Stretches:
         if is_long and all(match(known) is Match.MAYBE for known in self.known[step // 2 :: step]):
             return PageMatches.unknown(self.edges[-1])
         return self.match(match)
+
+    def tested(
+        self, found: PageMatches, match: Callable[[StatisticsOf, Callable[[int], "ExclusionTest | None"]], Match]
+    ) -> PageMatches:
+        """The verdicts, with undecided stretches that Bloom filters exclude changed to NEVER."""
+        if not self.tests:
+            return found
+        is_known = len(found.verdicts) == len(self.known)
+        verdicts = list(found.verdicts) if is_known else [Match.MAYBE] * len(self.known)
+        for place, (known, tests) in enumerate(zip(self.known, self.tests, strict=True)):
+            if verdicts[place] is Match.MAYBE and match(known, tests) is Match.NEVER:
+                verdicts[place] = Match.NEVER
+        return PageMatches(self.edges, verdicts)
 
 
 class FileStatistics:
@@ -152,7 +169,8 @@ class FileStatistics:
             if index is None or (found := self._reader.page_statistics(row_group, index)) is None:
                 continue
             file_type = self._reader.field(index).type
-            pages[field_id] = PageStatistics(found.edges, _converted(found.statistics, file_type, kind))
+            tests = found.tests if is_comparable(file_type, arrow_type(kind)) else None
+            pages[field_id] = PageStatistics(found.edges, _converted(found.statistics, file_type, kind), tests)
         return find_stretches(pages, self.of(row_group, types)) if pages else None
 
     def bloom_filters(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:
@@ -196,4 +214,13 @@ def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> 
 
         return statistics_of
 
-    return Stretches(edges, [known(k) for k in range(len(edges) - 1)])
+    def tests(stretch: int) -> Callable[[int], ExclusionTest | None]:
+        def test_of(field_id: int) -> ExclusionTest | None:
+            of_page = pages[field_id].tests if field_id in pages else None
+            return None if of_page is None else of_page(page_of[field_id][stretch])
+
+        return test_of
+
+    count = len(edges) - 1
+    has_tests = any(found.tests is not None for found in pages.values())
+    return Stretches(edges, [known(k) for k in range(count)], [tests(k) for k in range(count)] if has_tests else ())

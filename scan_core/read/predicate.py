@@ -119,6 +119,8 @@ class Conjunct(Restriction):
         if stretches is None:
             return unknown
         found = stretches.match_if_worthwhile(self.match)
+        if self.options.switches.use_bloom_filters and self.equated:
+            found = stretches.tested(found, self.match)
         self.worth.record(Level.PAGES, group.num_rows, group.num_rows - selected_count(found.rows(Match.MAYBE)))
         return found
 
