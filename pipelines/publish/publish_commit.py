@@ -223,6 +223,8 @@ class PublishedTarget:
             self.catalog, self.name, self.columns, partition_by=by, properties=self.properties
         )
         delta = RowDelta(table)
+        if changed := dict(self.properties.items() - table.metadata.properties.items()):
+            delta.set_properties(changed)
         evolution = evolve(delta.schema, self.columns, table.metadata.last_column_id)
         if evolution.clashes:
             clash = evolution.clashes[0]
