@@ -33,7 +33,7 @@ from nevermore.scan_core.io import user_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from duckdb import DuckDBPyConnection, DuckDBPyRelation
+    from duckdb import DuckDBPyRelation
 
     from nevermore.pipelines.config.project import Config
 
@@ -120,7 +120,7 @@ class _Session:
         self.project = project
         self.views: dict[str, str] = {}
         self._as_of = as_of
-        self._connection: DuckDBPyConnection = project.duckdb(views={})
+        self._connection = project.duckdb(views={})
 
     def run(self, query: str) -> "DuckDBPyRelation | None":
         """Let DuckDB plan a query over the tables that it names; None for a statement without rows."""
@@ -177,7 +177,6 @@ _DOT_COMMANDS = ".tables lists the tables, .schema TABLE its columns, .exit ends
 
 def _prompt(session: _Session, null: str | None) -> None:
     """Run queries that a person types, until the end of input."""
-    require_package("prompt_toolkit", "the prompt of nevermore sql", "nevermore-iceberg[sql]")
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import FileHistory

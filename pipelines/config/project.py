@@ -7,6 +7,7 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -399,6 +400,18 @@ def named_tables(config: Config) -> dict[str, str]:
     """Tables of a config by the names that queries may use: full names, and those of views."""
     views = {view: table for table, view in view_names(config.tables).items()}
     return views | {table: table for table in (*config.published, *config.tables)}
+
+
+def sql_names(tables: Collection[str], existing: Collection[str]) -> dict[str, str]:
+    """Mirrors, published tables, and their logs and quarantines that exist, by the names that SQL may use.
+
+    Names that differ by letter case only are left out: DuckDB would take one table for the other.
+    """
+    logs = [name for table in tables for name in (change_log_name(table), quarantine_name(table))]
+    names = {view: table for table, view in view_names(tables).items()}
+    names |= {name: name for name in (*tables, *logs) if name in existing}
+    spelled = Counter(map(str.lower, names))
+    return {name: table for name, table in names.items() if spelled[name.lower()] == 1}
 
 
 def view_names(tables: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nevermore import scan_core
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
-from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name, view_names
+from nevermore.pipelines.config.project import Config, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
@@ -114,9 +114,8 @@ class Project:
         """
         if connection is None:
             connection = require_package("duckdb", "SQL", "nevermore-iceberg[sql]").connect()
-            connection.execute(
-                "set timezone = 'UTC'; set autoinstall_known_extensions = false"
-            )  # nothing is downloaded
+            # nothing is downloaded
+            connection.execute("set timezone = 'UTC'; set autoinstall_known_extensions = false")
             connection.execute("set temp_directory = ?", [str(temporary_folder())])
         views = self.sql_names if views is None else views
         for name in set(views.values()) if names is None else names:
@@ -131,11 +130,8 @@ class Project:
 
     @property
     def sql_names(self) -> dict[str, str]:
-        """Existing tables by the names that SQL may use."""
-        tables, existing = self._names()
-        others = [name for table in tables for name in (change_log_name(table), quarantine_name(table))]
-        views = {view: table for table, view in view_names(tables).items()}
-        return views | {name: name for name in (*tables, *others) if name in existing}
+        """Existing tables by the names that SQL may use; see `config.project.sql_names`."""
+        return sql_names(*self._names())
 
     def _names(self) -> tuple[list[str], Collection[str]]:
         """(mirrors and published tables that exist, all tables of the catalog)."""

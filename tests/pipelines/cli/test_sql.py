@@ -70,6 +70,18 @@ def test_tables_are_found_by_every_name(run: Run, config: Path, query: str, rows
     assert output.split("\r\n")[1:-1] == rows
 
 
+def test_tables_whose_names_differ_by_case_only_are_not_taken_for_one_another(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nevermore.yaml"
+    names = ("shop.T", "shop.t", "shop.u")
+    path.write_text("tables:\n" + "".join(f"  {name}: {{source: {{type: python}}, key: [id]}}\n" for name in names))
+    for number, name in enumerate(names):
+        open_project(path).upsert(name, [{"id": number}])
+    assert run("sql", "from shop.u", "--config", path, "--format", "csv")[1].split() == ["id", "2"]
+    for name in ("shop.T", "shop.t", "T", "shop_T"):
+        code, _, errors = run("sql", f"from {name}", "--config", path)
+        assert (code, "does not exist" in errors) == (2, True)
+
+
 def test_the_project_as_of_a_time(run: Run, config: Path) -> None:
     tables = open_project(config).tables
     first, second = (
