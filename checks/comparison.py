@@ -97,7 +97,8 @@ class Relation:
     def of(cls, connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> "Relation":
         """Rows in memory, as long as the connection is open."""
         rows, name = canonical(rows), f"rows_{next(_numbers)}"
-        connection.register(name, numbered(rows))
+        # DuckDB refuses structs within structs in the pieces into which chunks of columns cut each other
+        connection.register(name, numbered(rows).combine_chunks())
         return cls(connection, name, rows.schema)
 
     @property

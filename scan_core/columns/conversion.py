@@ -289,14 +289,13 @@ def public_type(iceberg_type: Type) -> pa.DataType:
 
 
 def public_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the public schema, its buffers shared."""
-    if batch.schema == schema:
-        return batch
+    """The batch in the public schema, its buffers shared; nested columns that begin within theirs are copied, as DuckDB refuses them."""
     arrays = [
         array if array.type == field.type else array.cast(field.type)
         for array, field in zip(batch.columns, schema, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    whole = [pa.concat_arrays([a, a.slice(0, 0)]) if a.offset and pa.types.is_nested(a.type) else a for a in arrays]
+    return pa.RecordBatch.from_arrays(whole, schema=schema)
 
 
 Way = tuple[int, ...]

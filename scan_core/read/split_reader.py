@@ -204,7 +204,7 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
         budget = MemoryBudget(context.options, known.reserved_bytes(split))
         adaptivity = Adaptivity.of(context)
         following: Sequence[FileScanTask | None] = [*tasks[1:], None]
-        for task, upcoming in zip(tasks, following, strict=True):
+        for task, upcoming in zip(tasks, following, strict=False):  # a split may have no tasks
             if upcoming is not None:
                 known.expect_task(upcoming, context)
             with open_task(task, context, metrics, adaptivity, known) as reader:

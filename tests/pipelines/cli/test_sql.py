@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pexpect
 import pyarrow as pa
 import pytest
@@ -118,6 +119,23 @@ def test_values_of_all_types_are_those_of_the_scan(tmp_path: Path, every_type: p
     expected = project.scan("a.b").to_table()
     found = project.duckdb().sql("from a.b").to_arrow_table()
     assert found.select(expected.column_names).to_pylist() == expected.to_pylist()
+
+
+def test_structs_within_structs_are_read_in_every_batch(tmp_path: Path) -> None:
+    numbers, offsets = pa.array(range(1_000)), pa.array(range(1_001), pa.int32())
+    inner = pa.StructArray.from_arrays([numbers], ["n"])
+    columns = {
+        "id": numbers,
+        "s": pa.StructArray.from_arrays([inner, numbers], ["inner", "m"]),
+        "l": pa.ListArray.from_arrays(offsets, inner),
+    }
+    path = tmp_path / "nevermore.yaml"
+    path.write_text("scan: {batch_rows: 100}\ntables: {a.b: {source: {type: python}, key: [id]}}")
+    project = open_project(path)
+    project.upsert("a.b", pa.table(columns))
+    stream = duckdb.from_arrow(project.scan("a.b").to_reader())
+    for found in (project.duckdb().sql("from a.b order by id"), stream.order("id")):
+        assert found.to_arrow_table().to_pylist() == pa.table(columns).to_pylist()
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def test_rename_to_the_name_of_another_column_is_refused(project: Project) -> No
 
 
 def test_unknown_table_is_refused(project: Project) -> None:
-    with pytest.raises(ConfigError, match=r"no table shop\.nothing"):
+    with pytest.raises(ConfigError, match=r"no table 'shop\.nothing'"):
         project.run(tables=["shop.nothing"])
 
 
