@@ -294,6 +294,8 @@ def public_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         array if array.type == field.type else array.cast(field.type)
         for array, field in zip(batch.columns, schema, strict=True)
     ]
+    if not arrays:  # a batch that is made of no columns has no rows
+        return batch
     whole = [pa.concat_arrays([a, a.slice(0, 0)]) if a.offset and pa.types.is_nested(a.type) else a for a in arrays]
     return pa.RecordBatch.from_arrays(whole, schema=schema)
 
