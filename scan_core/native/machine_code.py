@@ -455,7 +455,7 @@ def _compiled(unit: str) -> tuple[bytes, dict[str, list[str]]]:
     machine = llvm.Target.from_default_triple().create_target_machine(
         opt=3, cpu=llvm.get_host_cpu_name(), features=_features(), jit=True, reloc="default", codemodel="jitdefault"
     )
-    _optimise(whole, machine, may_copy=unit != KEYS)
+    _optimise(whole, machine)
     return machine.emit_object(whole), results
 
 
@@ -570,11 +570,11 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _optimise(module: Any, machine: Any, *, may_copy: bool) -> None:
-    """Leave the kernels alone, optimised, which call nothing: machine code without symbols to be found loads everywhere.
+def _optimise(module: Any, machine: Any) -> None:
+    """Leave the kernels alone, optimised, which call nothing but what LLVM makes of loops that copy or fill arrays.
 
     Raises:
-        ScanError: a kernel calls something; loops that copy or fill arrays become calls (`may_copy`).
+        ScanError: a kernel calls something else.
     """
     import llvmlite.binding as llvm
 
@@ -590,8 +590,7 @@ def _optimise(module: Any, machine: Any, *, may_copy: bool) -> None:
     builder.getModulePassManager().run(module, builder)
     first.run(module, builder)
     called = [f.name for f in module.functions if f.is_declaration]
-    copying = ("llvm.memset", "llvm.memcpy", "llvm.memmove")
-    outside = [n for n in called if not n.startswith("llvm.") or (n.startswith(copying) and not may_copy)]
+    outside = [name for name in called if not name.startswith("llvm.")]
     if outside:
         raise ScanError(f"compiled kernels call {', '.join(outside)}")
 
