@@ -30,8 +30,6 @@ CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 LOGGERS_OF_PROGRESS = ("nevermore.scan_core.spark.session", "nevermore.pipelines.publish")
 
 
-Engine = Literal["local", "spark", "auto"]
-"""Where work is done: in this process, in tasks of Spark, or in tasks if there is much of it."""
 TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
 
 

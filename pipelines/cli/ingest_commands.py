@@ -13,13 +13,12 @@ import typer
 
 from nevermore.pipelines.cli.arguments import (
     AsJson,
-    Engine,
     MirrorNames,
     ProjectConfig,
     load,
 )
 from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
-from nevermore.pipelines.config import DEFAULT_CONFIG
+from nevermore.pipelines.config import DEFAULT_CONFIG, Engine
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import typer
 
 from nevermore.pipelines.cli.arguments import (
     AsJson,
-    Engine,
     EntryName,
     EntryNames,
     MirrorName,
@@ -23,7 +22,7 @@ from nevermore.pipelines.cli.arguments import (
     split_names,
 )
 from nevermore.pipelines.cli.terminal import byte_progress, print_json, print_result, progress
-from nevermore.pipelines.config import DEFAULT_CONFIG
+from nevermore.pipelines.config import DEFAULT_CONFIG, Engine
 from nevermore.pipelines.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,9 +1,12 @@
 """The configuration: nevermore.yaml, its values and its sections."""
 
 from pathlib import Path
+from typing import Literal
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
 """The config of a project, in its folder."""
+Engine = Literal["local", "spark", "auto"]
+"""Where work is done: in this process, in tasks of Spark, or in tasks if there is much of it."""
 
 
 def is_identifier(name: str) -> bool:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.document import (
     SPECIAL_IN_LOCATION,
     SPECIAL_IN_SQLITE,
@@ -347,7 +348,7 @@ class Config(Section):
         """The folder of the config file, against which its paths are resolved."""
         return self.path.parent
 
-    def with_engine(self, engine: Literal["local", "spark", "auto"], names: Collection[str]) -> "Config":
+    def with_engine(self, engine: Engine, names: Collection[str]) -> "Config":
         """The config in which this engine ingests tables and patterns, and all others of their sources.
 
         Raises:

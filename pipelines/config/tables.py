@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.checks import ChecksConfig
 from nevermore.pipelines.config.sources import (
     FilesSource,
@@ -80,8 +81,6 @@ class IndexConfig(Section):
         return self
 
 
-Engine = Literal["local", "spark", "auto"]
-"""What does the work: this process, tasks of Spark, or what the size of the work suggests."""
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's default splits."""
 DEFAULT_MAX_DEBT = 0.5

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore.pipelines.changes.row_order import AS_THEY_ARE, Order
+from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     DEFAULT_SPARK_ABOVE_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
-    Engine,
 )
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
