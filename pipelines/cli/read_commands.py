@@ -1,4 +1,4 @@
-"""The commands that read rows: `nevermore scan`, `sql`, `changes`, `explain` and `why`."""
+"""The commands that read rows: `nevermore scan`, `changes`, `explain` and `why`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -203,8 +203,7 @@ def explain(
     For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
     For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
     each mirror (conditions, join keys, files, reader). Give an option such as `--where` or `--html`, or a path instead of the
-    name, to
-    see the plan of a scan of such a table.
+    name, to see the plan of a scan of such a table.
     """
     of_scan = {
         "--relocate": relocate,

@@ -19,6 +19,7 @@ from nevermore.pipelines.cli.arguments import (
     Output,
     ProjectConfig,
     ScanSettings,
+    load,
     log_progress,
     parse_scan_options,
     parse_time,
@@ -68,10 +69,7 @@ def sql(
 
     Example: `nevermore sql "select status, count(*) as n from shop.orders where day = date '2026-01-02' group by status"`
     """
-    from nevermore.pipelines.config.project import load
-    from nevermore.pipelines.iceberg.catalog import expanded
-
-    settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
+    settings = load(config).with_scan(parse_scan_options(scan_option))
     if query is None and not sys.stdin.isatty():
         query = sys.stdin.read()
     if engine == "spark":
@@ -95,24 +93,22 @@ def sql(
 class _Rows:
     """The result of a query, as a source of rows."""
 
-    def __init__(
-        self, rows: "pa.Table | pa.RecordBatchReader", failing: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, rows: "pa.RecordBatchReader", failing: Callable[[], AbstractContextManager[None]]) -> None:
         self.arrow_schema = rows.schema
         self._rows = rows
         self._failing = failing
 
     def to_batches(self) -> "Generator[pa.RecordBatch, None, None]":
         with self._failing():
-            yield from self._rows.to_reader() if hasattr(self._rows, "to_reader") else self._rows
+            yield from self._rows
 
 
 class _Session:
     """A connection of DuckDB, to which tables are added when a query names them.
 
     Attributes:
-        project: has the tables.
-        views: these by the names of their views, when the last query began.
+        project: the project whose tables are queried.
+        views: its tables by the names of their views, when the last query began.
     """
 
     def __init__(self, project: Project, as_of: datetime | None) -> None:
@@ -127,7 +123,7 @@ class _Session:
         self.views = self.project.sql_names
         by_name = {view.lower(): table for view, table in self.views.items()}
         try:
-            with self._library.connect() as empty:  # where views exist, their names are not told
+            with self._library.connect() as empty:  # DuckDB leaves out the names of views that exist
                 used = empty.get_table_names(query, qualified=True)
             named = [by_name.get(name.partition(" AS ")[0].replace('"', "").lower()) for name in used]
         except self._library.Error:  # such as several statements, or joins whose columns depend on those of the tables
@@ -222,10 +218,11 @@ def _prompt(session: _Session, null: str | None) -> None:
 def _spark_rows(
     settings: "Config", query: str, limit: int | None, *, is_explained: bool, as_json: bool
 ) -> _Rows | None:
+    from nevermore.pipelines.iceberg.catalog import expanded
     from nevermore.pipelines.spark.session import SPARK_FAILURES, project_session, query_tables, spark_message
     from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
 
-    parsed = parse_sql(query)
+    parsed, settings = parse_sql(query), expanded(settings)
     if not as_json:
         log_progress()
     try:
@@ -237,7 +234,7 @@ def _spark_rows(
             print_result({"reads": {name: read.as_dict() for name, read in reads.items()}}, lines, as_json=as_json)
             return None
         with planning(session, parsed.tree):
-            return _Rows((frame if limit is None else frame.limit(limit)).toArrow(), nullcontext)
+            return _Rows((frame if limit is None else frame.limit(limit)).toArrow().to_reader(), nullcontext)
     except SPARK_FAILURES as error:
         raise ConfigError(f"the query failed: {spark_message(error)}") from error
 

@@ -207,7 +207,6 @@ class Project:
 @dataclass(frozen=True)
 class _Tables(Mapping[str, Table]):
     project: Project
-
     names: Collection[str]
 
     def __getitem__(self, name: str) -> Table:
