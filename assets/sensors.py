@@ -242,8 +242,8 @@ def _unseen_results(
     known = instance.event_log_storage.get_latest_asset_check_execution_by_key(
         [dg.AssetCheckKey(key, result.name) for result in found]
     )
-    told = (record.event.dagster_event.event_specific_data for record in known.values() if record.event)  # type: ignore[union-attr]
-    shown = [_outcome(e) for e in told if isinstance(e, dg.AssetCheckEvaluation)]
+    events = (record.event.dagster_event.event_specific_data for record in known.values() if record.event)  # type: ignore[union-attr]
+    shown = [_outcome(event) for event in events if isinstance(event, dg.AssetCheckEvaluation)]
     return [result for result in results if _outcome(result) not in shown]
 
 

@@ -94,7 +94,7 @@ class DebeziumJsonOptions(DebeziumOptions):
 
 @dataclass(frozen=True)
 class DebeziumMessageOptions(DebeziumJsonOptions):
-    """Options of Debezium in binary messages, all of which name their schema by an id.
+    """Options of Debezium in binary messages, which refer to their schema by an id.
 
     Attributes:
         schema_id_bytes: bytes of the id: 4, or 8 in Apicurio's own wire format.

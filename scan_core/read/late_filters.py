@@ -1,8 +1,8 @@
 """Measurements of the filters of a table, kept for later processes.
 
-Columns whose filters removed rows only after their values were read: for them a bitmap index would have paid. Numbers of rows
-are kept, and no values. What a killed process had not stored yet is lost, and of two processes that store at the same time one wins: all of
-it only guides choices.
+Columns whose filters removed rows only after their values were read: for them a bitmap index would have paid. Numbers of
+rows are kept, and no values. What a killed process had not stored yet is lost, and of two processes that store at the same
+time one wins: all of it only guides choices.
 """
 
 import atexit
