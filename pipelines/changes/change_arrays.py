@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
+from nevermore.pipelines.decode.batches import SEND_AGAIN
 from nevermore.pipelines.workers import together
 from nevermore.scan_core import Mask, Rows
 
@@ -98,8 +99,10 @@ def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
     return result
 
 
-NOT_FOUND_REASON = "column {} was not sent and the table has no row with this key to take it from"
-UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated before, or moved to another key"
+NOT_FOUND_REASON = f"column {{}} was not sent and the table has no row with this key to take it from; {SEND_AGAIN}"
+UNRESOLVED_REASON = (
+    f"column {{}} was not sent and the row was deleted or truncated before, or moved to another key; {SEND_AGAIN}"
+)
 
 
 class UnsentSources:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode.batches import (
     NO_PROMOTION,
     OTHER_KEY,
+    SEND_AGAIN,
     TIMESTAMP,
     ChangeBatch,
     RawEvents,
@@ -141,6 +142,8 @@ def old_keys(
 
 def _meant(name: str, image: Image) -> str:
     """A hint to the column that a key may mean, which events do not have."""
+    if name in image.unavailable:
+        return f", as its value did not change; {SEND_AGAIN}"
     spellings = {column.lower(): column for column in image.columns}
     near = [] if name in image.columns else get_close_matches(name.lower(), spellings, n=1)
     return f"; events have no such column, did you mean {spellings[near[0]]}?" if near else ""

@@ -135,6 +135,8 @@ def in_row_type(changes: pa.Table, row_type: pa.StructType, key: Sequence[str]) 
 
 OTHER_KEY, NO_PROMOTION = "the key columns change from ", ", which no promotion covers"
 """Parts of reasons for events of a table that has become another one."""
+SEND_AGAIN = "have the source send the whole row again: a snapshot of Debezium; `resync --from-source` for databases read directly"
+"""What to do where the value of an unchanged column is gone."""
 
 
 def key_texts(names: Iterable[str], columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:

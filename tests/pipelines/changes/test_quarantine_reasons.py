@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nevermore.pipelines.changes.change_arrays import NOT_FOUND_REASON
 from nevermore.pipelines.changes.quarantine import held_events, reasons
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.iceberg.catalog import open_catalog
@@ -18,7 +19,7 @@ def test_reasons_that_differ_in_their_value_alone_are_counted_together(tmp_path:
     project.run()
     catalog = open_catalog(load(tmp_path / "nevermore.yaml"))
     held = [found["reason"] for found in held_events(catalog, "shop.products", 9)]
-    missing = 'column n was not sent and the table has no row with this key to take it from: key {"id":7}'
+    missing = f'{NOT_FOUND_REASON.format("n")}: key {{"id":7}}'
     assert held == ["column n: text 'it's' is no long", "column n: text ''b'' is no long", missing]
     assert reasons(catalog, "shop.products") == {"column n: text ... is no long": 2, missing: 1}
 

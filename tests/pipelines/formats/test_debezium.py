@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nevermore.pipelines.decode.batches import from_documents
+from nevermore.pipelines.decode.batches import SEND_AGAIN, from_documents
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.registry import decode
@@ -106,7 +106,8 @@ def test_unsent_value_that_stands_in_before_is_taken_from_there() -> None:
 
 
 def test_placeholder_as_key_is_refused() -> None:
-    assert reasons(read(event("u", {"id": PLACEHOLDER}))) == [(1, "event without key column id")]
+    reason = f"event without key column id, as its value did not change; {SEND_AGAIN}"
+    assert reasons(read(event("u", {"id": PLACEHOLDER}))) == [(1, reason)]
 
 
 def test_events_are_ordered_by_values_of_theirs_where_asked() -> None:
