@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import BaseModel, Field
 
 from nevermore.assets.definitions import load_project
-from nevermore.pipelines.config.document import config_template
+from nevermore.pipelines.config.document import TEMPLATE
 
 
 class ScaffoldOptions(BaseModel):
@@ -29,7 +29,7 @@ class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
         path = request.target_path / name
         dg.scaffold_component(request, {"config": name})
         if not path.exists():
-            path.write_text(config_template(), encoding="utf-8")
+            path.write_text(TEMPLATE, encoding="utf-8")
 
 
 @dg.scaffold_with(_ProjectScaffolder)

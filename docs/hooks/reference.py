@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import PydanticUndefined, core_schema
+from pydantic_core import PydanticUndefined
 
 from nevermore.pipelines.config import values
-from nevermore.pipelines.config.project import _SECTIONS, Config
+from nevermore.pipelines.config.project import SCHEMA, Config, json_schema, meanings_of
+from nevermore.pipelines.config.project import SECTIONS as ALL_SECTIONS
 from nevermore.scan_core import ScanOptions, Switches
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for benchmarks and tests, which are not installed
-SCHEMA = "nevermore.schema.json"
 ESCAPED = re.compile(r"([|<>])")
 
 
@@ -54,16 +53,9 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _meanings(kind: type[Any]) -> dict[str, str]:
-    """The `Attributes:` of a docstring."""
-    attributes = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
-    found = re.finditer(r"^    (\w+): (.*(?:\n     +.*)*)", attributes, re.MULTILINE)
-    return {match[1]: " ".join(match[2].split()) for match in found}
-
-
 # configuration
 
-SECTIONS = {place: section for place, section in _SECTIONS.items() if place != ("catalog",)}
+SECTIONS = {place: section for place, section in ALL_SECTIONS.items() if place != ("catalog",)}
 """Where each section stands in the file; the catalog, which takes any property, is described with the whole file."""
 
 
@@ -75,7 +67,7 @@ def configuration() -> str:
         "text such as `500ms`, `30s`, `5m`, `1h`, `1d`; a size is a number of bytes, or text such as `64MiB`, `2GiB`. `${NAME}` "
         "is replaced by the environment variable. Paths are relative to the file.\n",
         f"Editors complete and check a config whose first line is `# yaml-language-server: $schema={SCHEMA}`, with "
-        f"[this file]({SCHEMA}) next to it.\n",
+        f"[this file]({SCHEMA}) next to it; `nevermore init` writes both.\n",
     ]
     done: set[type[Any]] = set()
     for place, section in SECTIONS.items():
@@ -127,7 +119,7 @@ def _summary(section: type[Any]) -> str:
 
 
 def _options(section: type[BaseModel]) -> str:
-    meanings = _meanings(section)
+    meanings = meanings_of(section)
     rows = []
     for name, field in section.model_fields.items():
         if field.exclude:
@@ -213,7 +205,7 @@ def _in_units(value: float, units: tuple[tuple[float, str], ...]) -> str:
 def _scan_options() -> str:
     rows = []
     for section in (ScanOptions, Switches):
-        meanings = _meanings(section)
+        meanings = meanings_of(section)
         for field in dataclasses.fields(section):
             if field.type is Switches or field.name == "switches":
                 continue
@@ -228,37 +220,6 @@ def _scan_options() -> str:
             shown = "cores" if field.name == "parallelism" else "" if value is None else f"`{shown}`"
             rows.append((f"`{field.name}`", shown, _cell(meanings[field.name])))
     return _table("option, default, meaning", rows)
-
-
-class _Schema(GenerateJsonSchema):
-    """The schema of what the file may hold, where validators take more than the type behind them."""
-
-    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        inner = super().function_before_schema(schema)
-        match getattr(schema["function"]["function"], "__name__", ""):
-            case "_is_no_truth_value":
-                return inner
-            case "_seconds" | "_seconds_or_off" | "_bytes" | "_one_or_many":
-                return {"anyOf": [inner, {"type": "string"}]}
-            case "_word" | "_word_or_null" | "_day":
-                return {"anyOf": [inner, {"type": ["boolean", "null", "string", "integer"]}]}
-            case "_property_texts" | "_label_texts" | "_is_text":
-                return {"type": ["object", "array"]}
-            case _:
-                return {"anyOf": [inner, {"type": ["string", "object", "array"]}]}
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of nevermore.yaml."""
-    schema = Config.model_json_schema(schema_generator=_Schema)
-    for section in {*SECTIONS.values()}:
-        place = schema if section is Config else schema["$defs"].get(section.__name__)
-        for name, text in _meanings(section).items():
-            if place is not None and name in place.get("properties", {}):
-                place["properties"][name]["description"] = text
-    schema["$schema"], schema["title"] = "https://json-schema.org/draft/2020-12/schema", "nevermore.yaml"
-    schema["description"] = "A project of Nevermore: catalog, mirrors and published tables."
-    return schema
 
 
 # command line
@@ -442,7 +403,7 @@ def formats() -> str:
 
 
 def _fields(kind: type[Any]) -> str:
-    meanings = {name: text for base in reversed(kind.__mro__) for name, text in _meanings(base).items()}
+    meanings = {name: text for base in reversed(kind.__mro__) for name, text in meanings_of(base).items()}
     rows = []
     for field in dataclasses.fields(kind):
         value = None if field.default is dataclasses.MISSING else field.default

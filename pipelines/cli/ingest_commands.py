@@ -1,5 +1,6 @@
 """The commands that start a project and fill it: `nevermore init`, `simulate`, `ingest` and `run`."""
 
+import json
 import signal
 import sys
 import threading
@@ -49,13 +50,14 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
-    from nevermore.pipelines.config.document import config_template, workspace
+    from nevermore.pipelines.config.document import TEMPLATE, workspace
+    from nevermore.pipelines.config.project import SCHEMA, json_schema
     from nevermore.pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
     if path.exists() and not force:
         raise ConfigError(f"{path} already exists; --force replaces it")
-    text, found, notes = config_template(), [], []
+    text, found, notes = TEMPLATE, [], []
     if address is not None:
         from nevermore.pipelines.ingest.discovery import config_text, discover, tables_of
 
@@ -64,7 +66,8 @@ def init(
         text, found = config_text(sources), list(tables_of(sources))
         notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(f"# yaml-language-server: $schema={SCHEMA}\n{text}", encoding="utf-8")
+    (directory / SCHEMA).write_text(json.dumps(json_schema(), indent=1), encoding="utf-8")
     file, also = directory / "workspace.yaml", ""
     if not file.exists():  # an existing one may load other code, too
         file.write_text(workspace(directory), encoding="utf-8")

@@ -4,9 +4,10 @@ Contains the template written by `nevermore init`, a YAML loader that fills in e
 messages of one line each. The meaning of the values is defined in `project.py`.
 """
 
+import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from difflib import get_close_matches
@@ -48,12 +49,7 @@ def workspace(folder: Path, packages: Path | None = None) -> str:
     return text
 
 
-def config_template() -> str:
-    """The commented nevermore.yaml that `nevermore init` writes."""
-    return _TEMPLATE
-
-
-_TEMPLATE = """\
+TEMPLATE = """\
 # What to read, into which tables, and how. Paths are relative to this file; ${NAME} is an environment variable.
 
 catalog:
@@ -68,6 +64,7 @@ tables:
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
       format: debezium-json
     key: [id]
+    deletes: converted                   # each run leaves positions of deleted rows, which every engine reads; equality: keys
     # order_by: position                 # or paths in the event that order the events of a key: [source.lsn]
     # types: {price: "decimal(10,2)"}    # if the feed does not declare them, or to override them
     # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour
@@ -93,9 +90,9 @@ tables:
 #       select cast(updated_at as date) as day, count(*) as products
 #       from shop.products group by 1
 """
+"""The commented nevermore.yaml that `nevermore init` writes."""
 
 
-MAX_CHARACTERS = 1_000_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
 """Far above any real config: a few lines of YAML with aliases can expand to more than fits into memory."""
@@ -120,11 +117,10 @@ class ConfigDocument:
         """Parse a text.
 
         Raises:
-            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key that is repeated or not text, or a number that
+            ConfigError: not YAML, too many values, too deeply nested, not a mapping, a key that is repeated or not text, or a number that
                 versions of YAML read in different ways.
         """
         try:
-            _check_shape(text, path)
             loader = _Loader(text)
             root = loader.get_single_node()
             if not isinstance(root, yaml.MappingNode):
@@ -135,6 +131,8 @@ class ConfigDocument:
             return cls(str(path), root, loader.construct_document(root))
         except yaml.YAMLError as error:
             raise ConfigError(_not_yaml(error, path)) from error
+        except RecursionError as error:
+            raise ConfigError(f"{path}: nested deeper than {MAX_DEPTH} levels") from error
 
     def values(self) -> dict[str, Any]:
         """The values, with ${NAME} and ${NAME:-default} replaced by environment variables.
@@ -267,8 +265,13 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _check_nodes(node: yaml.Node, path: str | Path) -> None:
-    where = f"{path}:{node.start_mark.line + 1}"
+def _check_nodes(node: yaml.Node, path: str | Path, depth: int = 0, count: Iterator[int] | None = None) -> None:
+    """Refuse what versions of YAML read in different ways, and a text that expands to too many values, before building any."""
+    where, count = f"{path}:{node.start_mark.line + 1}", count or itertools.count(1)
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{where}: nested deeper than {MAX_DEPTH} levels")
+    if next(count) > MAX_VALUES:
+        raise ConfigError(f"{where}: more than {MAX_VALUES} values, including those repeated by aliases")
     if node.tag == _INTEGER and not _DECIMAL.fullmatch(node.value):
         raise ConfigError(
             f"{where}: {node.value} is not a number in all versions of YAML; write it in decimal digits alone, or in quotes if "
@@ -276,7 +279,7 @@ def _check_nodes(node: yaml.Node, path: str | Path) -> None:
         )
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            _check_nodes(child, path)
+            _check_nodes(child, path, depth + 1, count)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -287,50 +290,7 @@ def _check_nodes(node: yaml.Node, path: str | Path) -> None:
             if key.value in seen:
                 raise ConfigError(f"{where}: {key.value!r} occurs twice")
             seen.add(key.value)
-            _check_nodes(value, path)
-
-
-def _check_shape(text: str, path: str | Path) -> None:
-    """Refuse a text that would expand to too many values, before building any."""
-    if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"{path}: the config has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
-    count = _Counting()
-    for event in yaml.parse(text, Loader=_Loader):
-        fault = count.fault_with(event)
-        if fault is not None:
-            line = 0 if event.start_mark is None else event.start_mark.line
-            raise ConfigError(f"{path}:{line + 1}: {fault}")
-
-
-class _Counting:
-    """Counts the values of a text, including those that aliases repeat."""
-
-    def __init__(self) -> None:
-        self._behind: dict[str, int] = {}
-        self._open: list[tuple[str | None, int]] = []
-        self._total = 0
-
-    def fault_with(self, event: yaml.Event) -> str | None:
-        """The error of the text at this event, if any."""
-        anchor: str | None = getattr(event, "anchor", None)
-        if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
-            return f"*{anchor} refers to a value that contains it"
-        if isinstance(event, yaml.CollectionEndEvent):
-            name, before = self._open.pop()
-            if name is not None:
-                self._behind[name] = self._total - before
-        elif isinstance(event, yaml.NodeEvent):
-            is_alias = isinstance(event, yaml.AliasEvent)
-            if isinstance(event, yaml.CollectionStartEvent):
-                self._open.append((anchor, self._total))
-            elif anchor is not None and not is_alias:
-                self._behind[anchor] = 1
-            self._total += self._behind.get(anchor or "", 1) if is_alias else 1
-        if len(self._open) > MAX_DEPTH:
-            return f"nested deeper than {MAX_DEPTH} levels"
-        if self._total > MAX_VALUES:
-            return f"more than {MAX_VALUES} values, including those repeated by aliases"
-        return None
+            _check_nodes(value, path, depth + 1, count)
 
 
 def _not_yaml(error: yaml.YAMLError, path: str | Path) -> str:
@@ -409,7 +369,7 @@ def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> s
     words = " or ".join(text.removeprefix("must be ") for text in wanted)
     value = problems[0]["input"]
     hint = "; write it in quotes" if "must be text" in wanted and isinstance(value, int | float | date) else ""
-    return f"must be {words}, not {_shown(value) if may_show else _kind(value)}{hint}"
+    return f"must be {words}, not {_shown(value) if may_show else 'the value given'}{hint}"
 
 
 def unknown_key(name: str, valid: Sequence[str]) -> tuple[str, str | None]:
@@ -452,25 +412,6 @@ def _shown(value: Any) -> str:
         case _:
             text = repr(value)
             return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-def _kind(value: Any) -> str:
-    """A description of a value that may be secret."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "this text"
-        case Mapping():
-            return "a mapping"
-        case list() | tuple():
-            return "a list"
-        case _:
-            return f"a {type(value).__name__}"
 
 
 def _name(place: Sequence[str | int]) -> str:

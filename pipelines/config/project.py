@@ -5,6 +5,7 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 """
 
 import glob
+import inspect
 import os
 import re
 from collections import Counter
@@ -16,6 +17,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.document import (
@@ -438,7 +441,7 @@ def _sections(kind: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield from _sections(field.annotation, (*place, name))
 
 
-_SECTIONS = dict(_sections(Config))
+SECTIONS = dict(_sections(Config))
 
 
 def load(path: str | Path) -> Config:
@@ -473,7 +476,7 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
         )
     except ValidationError as error:
         # not `from error`: pydantic's errors contain values from the environment, and a traceback would show them
-        raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
+        raise ConfigError("\n".join(config_messages(error, document, SECTIONS))) from None
     return _resolved(_with_suites(config, document))
 
 
@@ -552,3 +555,37 @@ def _resolved_sqlite(uri: str, config: Config) -> str:
     file = _absolute(rest, config.folder)
     refuse_special(SPECIAL_IN_SQLITE, file, f"{config.path}: catalog.uri")
     return f"{prefix}{file}"
+
+
+SCHEMA = "nevermore.schema.json"
+"""Name of the file next to a config with which editors complete and check it; `nevermore init` writes it."""
+
+
+def meanings_of(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a class says of each attribute."""
+    attributes = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
+    found = re.finditer(r"^    (\w+): (.*(?:\n     +.*)*)", attributes, re.MULTILINE)
+    return {match[1]: " ".join(match[2].split()) for match in found}
+
+
+class _Schema(GenerateJsonSchema):
+    """The schema of what the file may hold, where validators take more than the type behind them."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        inner = super().function_before_schema(schema)
+        if schema["function"]["function"].__name__ == "_is_no_truth_value":
+            return inner
+        return {"anyOf": [inner, {"type": ["boolean", "null", "string", "integer", "object", "array"]}]}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of nevermore.yaml."""
+    schema = Config.model_json_schema(schema_generator=_Schema)
+    for section in {*SECTIONS.values()}:
+        place = schema if section is Config else schema["$defs"].get(section.__name__)
+        for name, text in meanings_of(section).items():
+            if place is not None and name in place.get("properties", {}):
+                place["properties"][name]["description"] = text
+    schema["$schema"], schema["title"] = "https://json-schema.org/draft/2020-12/schema", "nevermore.yaml"
+    schema["description"] = "A project of Nevermore: catalog, mirrors and published tables."
+    return schema

@@ -15,7 +15,7 @@ import yaml
 
 from nevermore.pipelines.cli import main
 from nevermore.pipelines.cli.terminal import print_json
-from nevermore.pipelines.config.project import _SECTIONS, CatalogConfig, load
+from nevermore.pipelines.config.project import SECTIONS, CatalogConfig, load
 from nevermore.pipelines.errors import ConfigError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.scan_core.model import errors
@@ -37,7 +37,7 @@ FIELDS = [
     ),
     *(
         (place, name)
-        for place, model in _SECTIONS.items()
+        for place, model in SECTIONS.items()
         for name in model.model_fields
         if name not in {"path", "patterns"}
     ),

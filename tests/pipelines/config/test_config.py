@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nevermore.pipelines.config.document import config_template, dagster_home
+from nevermore.pipelines.config.document import TEMPLATE, dagster_home
 from nevermore.pipelines.config.project import change_log_name, load, parse, quarantine_name
 from nevermore.pipelines.config.tables import partition_field
 from nevermore.pipelines.errors import ConfigError
@@ -34,7 +34,7 @@ def test_least_config_has_an_embedded_catalog_beside_it(tmp_path: Path) -> None:
 
 def test_template_is_a_valid_config(tmp_path: Path) -> None:
     file = tmp_path / "nevermore.yaml"
-    file.write_text(config_template())
+    file.write_text(TEMPLATE)
     assert list(load(file).tables) == ["shop.products"]
 
 

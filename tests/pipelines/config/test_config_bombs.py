@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from nevermore.pipelines.config.document import MAX_CHARACTERS
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.publish.query import parse_query
@@ -19,13 +18,13 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}
     [
         (LAUGHS, r"nevermore.yaml:\d+: more than 100000 values"),
         (MERGED, r"nevermore.yaml:\d+: more than 100000 values"),
-        ("tables: " + "[" * 50_000, "nevermore.yaml:1: nested deeper than 50 levels"),
-        ("tables: " + "{a: " * 50_000, "nevermore.yaml:1: nested deeper than 50 levels"),
-        ("tables: &t {shop.orders: *t}", "nevermore.yaml:1: [*]t refers to a value that contains it"),
-        ("tables:\n  a: &a\n    - *a\n", "nevermore.yaml:3: [*]a refers to a value that contains it"),
-        ("#" * (MAX_CHARACTERS + 1), "the config has 1000001 characters"),
+        ("tables: " + "[" * 50_000, "nevermore.yaml: nested deeper than 50 levels"),
+        ("tables: " + "{a: " * 50_000, "nevermore.yaml: nested deeper than 50 levels"),
+        ("tables: " + "[" * 60 + "]" * 60, "nevermore.yaml:1: nested deeper than 50 levels"),
+        ("tables: &t {shop.orders: *t}", "nevermore.yaml:1: nested deeper than 50 levels"),
+        ("tables:\n  a: &a\n    - *a\n", "nevermore.yaml:2: nested deeper than 50 levels"),
     ],
-    ids=["billion laughs", "doubling", "brackets", "braces", "itself", "its own list", "long"],
+    ids=["billion laughs", "doubling", "brackets", "braces", "closed", "itself", "its own list"],
 )
 def test_a_bomb_is_refused_at_once(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "nevermore.yaml"

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
@@ -57,6 +59,9 @@ def test_the_config_of_a_folder_runs_as_written(tmp_path: Path, capsys: pytest.C
     }
     assert run("doctor", "--config", str(tmp_path / "nevermore.yaml")) == 0
     assert not (tmp_path / "warehouse").exists()
+    text = (tmp_path / "nevermore.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=nevermore.schema.json\n")
+    jsonschema.validate(yaml.safe_load(text), json.loads((tmp_path / "nevermore.schema.json").read_text()))
     report = run_once(load(tmp_path / "nevermore.yaml"))
     assert report.exit_code == 0
     assert {t.table: t.events for t in report.tables} == {
