@@ -26,7 +26,6 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from nevermore import scan_core
 from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
 from nevermore.assets.metadata import OF_PARTITION
 from nevermore.assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
@@ -37,6 +36,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.maintain.rollback import roll_back
 from nevermore.pipelines.simulate import SimulatedFile, simulate
 from nevermore.pipelines.wording import counted
+from nevermore.scan_core import open_table
 
 ORDERS_DAILY = "shop.orders_daily"
 CUSTOMERS = "shop.customers"
@@ -261,7 +261,7 @@ def run_demo(
             tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
             _add_materializations(_run(jobs, instance, DAILY_JOB, tags), report)
     for name in config.tables:
-        report.rows_alive[name] = scan_core.open_table(find_table(open_catalog(config), name)).scan().count()
+        report.rows_alive[name] = open_table(find_table(open_catalog(config), name)).scan().count()
     return report
 
 
@@ -294,14 +294,14 @@ def _story(jobs: dg.Definitions, instance: dg.DagsterInstance, config: Config, s
     table = find_table(open_catalog(config), CUSTOMERS)
     if table is None:
         raise SourceError(f"{CUSTOMERS} does not exist after an ingest")
-    mirror = scan_core.open_table(table)
+    mirror = open_table(table)
     last, *_, first = mirror.metadata.ancestors(mirror.metadata.current_snapshot_id or 0)
     of_first_day = mirror.scan().as_of_snapshot(first.snapshot_id).to_table()
     is_alive = pc.is_in(of_first_day["id"], mirror.scan().select("id").to_table()["id"])
     gone = of_first_day.filter(pc.invert(is_alive)).sort_by("id").slice(0, RESTORED)
     say(f"A script that knows nothing of the change log appends {gone.num_rows} deleted customers to {CUSTOMERS}")
     table.append(gone.cast(table.schema().as_arrow()))
-    damaged = scan_core.open_table(table).metadata.current_snapshot_id
+    damaged = open_table(table).metadata.current_snapshot_id
 
     say("Dagster: check_job (compares mirrors, change logs and files)")
     tags = {"nevermore/story": "a script appended deleted customers"}
@@ -339,7 +339,7 @@ def _batches(
 def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoReport) -> list[str]:
     """All days with orders if a mirror changed or a day was never published; otherwise none."""
     orders = find_table(open_catalog(config), "shop.orders")
-    moments = scan_core.open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
+    moments = open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
     days = sorted({str(day) for day in pc.unique(moments.cast("date32")).to_pylist() if day is not None})
     made = instance.get_materialized_partitions(published_key(ORDERS_DAILY))
     changed = any(counts["commits"] for counts in report.mirrors.values())

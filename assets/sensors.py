@@ -34,7 +34,8 @@ from nevermore.pipelines.publish.audit import was_audited
 from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.live import TellsNews
 from nevermore.pipelines.watch import post, shown
-from nevermore.scan_core import ScanError, hide_secrets
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import hide_secrets
 
 RUN_SENSOR = "alert_on_failed_runs"
 CHECK_SENSOR = "alert_on_failed_checks"

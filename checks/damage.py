@@ -31,9 +31,6 @@ from nevermore.scan_core import (
     Snapshot,
     Table,
     UnsupportedError,
-    position_count,
-    read_deletion_vector,
-    read_position_deletes,
     verify_bytes,
 )
 from nevermore.scan_core.io import exists, file_size, read_bytes, relocate
@@ -48,6 +45,7 @@ from nevermore.scan_core.metadata import (
     read_metadata_rows,
     snapshot_manifests,
 )
+from nevermore.scan_core.parts import position_count, read_deletion_vector, read_position_deletes
 
 _CLOCK_SKEW_MS = 60_000
 """Difference between the clocks of two writers that Iceberg tolerates."""

@@ -20,7 +20,9 @@ from nevermore.checks.kept_results import KeptResults
 from nevermore.checks.mirror_checks import mirror_subject
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from nevermore.scan_core import Html, escaped, grid, open_table, page, require_package
+from nevermore.scan_core import open_table
+from nevermore.scan_core.io import require_package
+from nevermore.scan_core.parts import Html, escaped, grid, page
 
 INDEX = "index.html"
 _SECTIONS = r"<(script|footer)\b.*?</\1>|<nav class=\"navbar navbar-expand-md.*?</nav>\s*</div>\s*</nav>"

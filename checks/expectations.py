@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
 from nevermore.pipelines.config.checks import ExpectationConfig, TableChecksConfig, expectation_rules
-from nevermore.scan_core import PrimitiveType, Scan, Schema, require_package
+from nevermore.scan_core import PrimitiveType, Scan, Schema
+from nevermore.scan_core.io import require_package
 
 MUST = "meets_expectations"
 """Name of the check of the expectations that block."""

@@ -18,15 +18,11 @@ from nevermore.checks.subject import Subject
 from nevermore.pipelines.iceberg.row_shape import python_rows
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
-    FILE_PATH_ID,
-    POSITION_ID,
-    UNSUPPORTED_TYPES,
     ContentFile,
     Damage,
     DataFile,
     DeleteContent,
     DeleteFile,
-    FileProjection,
     FileScanTask,
     MalformedTableError,
     MemoryLimitError,
@@ -43,27 +39,36 @@ from nevermore.scan_core import (
     StructType,
     Table,
     TableMetadata,
-    Transform,
     UnsupportedError,
-    decode_bound,
-    descended,
-    normalise_value,
-    parse_transform,
-    partition_scalar,
-    partition_text,
-    partition_value,
-    read_deletion_vector,
     read_split,
     verify_bytes,
 )
-from nevermore.scan_core.files import FileReader, decode_column, field_id_of, open_file
 from nevermore.scan_core.io import cached_property, file_size, relocate
 from nevermore.scan_core.metadata import (
     DATA_MANIFEST,
+    FILE_PATH_ID,
+    POSITION_ID,
+    UNSUPPORTED_TYPES,
     ManifestFile,
+    Transform,
+    decode_bound,
+    normalise_value,
+    parse_transform,
+    partition_scalar,
+    partition_value,
     read_data_manifests,
     read_delete_manifests,
     snapshot_manifests,
+)
+from nevermore.scan_core.parts import (
+    FileProjection,
+    FileReader,
+    decode_column,
+    descended,
+    field_id_of,
+    open_file,
+    partition_text,
+    read_deletion_vector,
 )
 
 NAME = "manifests_match_files"

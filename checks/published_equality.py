@@ -31,7 +31,6 @@ from nevermore.pipelines.publish.query import PublishedQuery, arguments, publish
 from nevermore.pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
-    FilesAhead,
     FileScanTask,
     NestedField,
     PrimitiveType,
@@ -46,10 +45,10 @@ from nevermore.scan_core import (
     arrow_type,
     count_split,
     open_table,
-    parse_transform,
-    public_batch,
     read_split,
 )
+from nevermore.scan_core.metadata import parse_transform
+from nevermore.scan_core.parts import FilesAhead, public_batch
 from nevermore.scan_core.spark import unrepeatable
 
 _MAX_DIGITS = 38

@@ -22,25 +22,9 @@ from nevermore.pipelines.maintain.debt import debt_of
 from nevermore.pipelines.maintain.status import TableStatus, published_status, status
 from nevermore.pipelines.publish.query import tables_read
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import (
-    Bar,
-    FileScanTask,
-    Html,
-    Scan,
-    ScanError,
-    ScanMetrics,
-    Split,
-    bars,
-    chain,
-    escaped,
-    facts,
-    grid,
-    line_chart,
-    page,
-    read_split,
-    section,
-    size_text,
-)
+from nevermore.scan_core import FileScanTask, Scan, ScanError, ScanMetrics, Split, read_split
+from nevermore.scan_core.io import size_text
+from nevermore.scan_core.parts import Bar, Html, bars, chain, escaped, facts, grid, line_chart, page, section
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from nevermore.scan_core import ScanError, hide_in_error, hide_secrets
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import hide_in_error, hide_secrets
 
 
 class PipelineError(Exception):

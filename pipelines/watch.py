@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nevermore.pipelines.errors import PipelineError
-from nevermore.scan_core import hide_secrets, require_package
+from nevermore.scan_core.io import hide_secrets, require_package
 
 OTLP_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable with the address of a collector; setting it switches exports on."""

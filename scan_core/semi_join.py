@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.joins.column_keys import (
     MAX_RANGES,
     KeyField,
@@ -202,7 +202,7 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
     from nevermore.scan_core.read.predicate import open_conjuncts
 
     context, file = plan.context, task.data_file
-    reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
+    reader = open_file(file.path, file.format, context.io)
     try:
         projection = FileProjection(
             reader.arrow_schema,

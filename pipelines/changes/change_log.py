@@ -37,7 +37,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
 from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, without
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
-from nevermore.scan_core import Constantish, Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
+from nevermore.scan_core import Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -620,7 +620,7 @@ class KeyLog:
         return bool(self.newest) and self.newest[-1].op == "d"
 
 
-def key_log(name: str, log: Table, key: Mapping[str, Constantish]) -> KeyLog | None:
+def key_log(name: str, log: Table, key: Mapping[str, Any]) -> KeyLog | None:
     """The changes of a key in a change log.
 
     Args:
@@ -648,7 +648,7 @@ def _place(log: Table, column: str) -> str | None:
     return None
 
 
-def _is(operand: Expr, value: Constantish) -> Expr:
+def _is(operand: Expr, value: Any) -> Expr:
     return operand.is_null() if value is None else operand == value
 
 

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.keys import KeySet, same_rows, single_chunk
 from nevermore.pipelines.errors import PipelineError
-from nevermore.scan_core import hash_rows, hash_seed, key_column
 from nevermore.scan_core.io import spill_folder, user_folder
+from nevermore.scan_core.parts import hash_rows, hash_seed, key_column
 
 
 class SpilledTables:

@@ -93,7 +93,7 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
 
     import typer
 
-    from nevermore.scan_core import HidingStream, hide_in_error
+    from nevermore.scan_core.io import HidingStream, hide_in_error
 
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # typer's base class of them has no public name
     if os.environ.get("NO_COLOR"):

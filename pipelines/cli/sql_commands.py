@@ -29,8 +29,8 @@ from nevermore.pipelines.cli.terminal import print_result
 from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.ingest.project import Project
-from nevermore.scan_core import ScanError, require_package
-from nevermore.scan_core.io import user_folder
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import require_package, user_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

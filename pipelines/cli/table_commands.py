@@ -358,7 +358,7 @@ def _identity(file: "DeleteFile") -> tuple[str, int | None]:
 
 
 def _facts_of_table(file: "ContentFile", metadata: "TableMetadata") -> dict[str, Any]:
-    from nevermore.scan_core import partition_text
+    from nevermore.scan_core.parts import partition_text
 
     spec = metadata.specs[file.spec_id]
     return {

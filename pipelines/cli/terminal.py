@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import hide_secrets
-from nevermore.scan_core.io import whole_file
+from nevermore.scan_core.io import hide_secrets, whole_file
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -30,7 +30,8 @@ from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.maintain.status import SlotStatus, TableStatus, slot_status, status
 from nevermore.pipelines.watch import OTLP_VARIABLE, export_spans, post, shown
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanError, require_package
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import require_package
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Observation

@@ -245,7 +245,8 @@ class ExpectationConfig(Section):
     @model_validator(mode="after")
     def _has_valid_condition(self) -> Self:
         if self.where is not None:
-            from nevermore.scan_core import ScanError, texts_in
+            from nevermore.scan_core import ScanError
+            from nevermore.scan_core.parts import texts_in
 
             try:
                 tuple(texts_in(self.where))  # parses it

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nevermore.pipelines.errors import ConfigError
-from nevermore.scan_core import remember_passwords, remember_secret
+from nevermore.scan_core.io import remember_passwords, remember_secret
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 

@@ -26,7 +26,8 @@ from nevermore.pipelines.config.values import (
     placed,
 )
 from nevermore.pipelines.errors import ConfigError
-from nevermore.scan_core import PrimitiveType, Type, arrow_type, parse_transform
+from nevermore.scan_core import PrimitiveType, Type, arrow_type
+from nevermore.scan_core.metadata import parse_transform
 
 _LIKE_NULL = re.compile("'*null'*")
 """Text that must be quoted in a key, because `null` is the key of NULL."""

@@ -84,7 +84,7 @@ def type_of(text: str) -> "Type":
     Raises:
         ScanError: there is no such type.
     """
-    from nevermore.scan_core import parse_type
+    from nevermore.scan_core.metadata import parse_type
 
     return parse_type(_document(text))
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from nevermore import scan_core
 from nevermore.pipelines.config.tables import DEFAULT_MAX_VALUES
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError, ConfigError, SourceError
 from nevermore.pipelines.iceberg.commit import MAIN, commit, retry_conflicts
@@ -43,9 +42,10 @@ from nevermore.scan_core import (
     Table,
     UnsupportedError,
     arrow_type,
-    column_batches,
+    open_table,
 )
-from nevermore.scan_core.bitmaps import (
+from nevermore.scan_core.io import FileIOConfig, exists, read_bytes
+from nevermore.scan_core.parts import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
@@ -57,6 +57,7 @@ from nevermore.scan_core.bitmaps import (
     RECORD_COUNT,
     PuffinBlob,
     cached_footer,
+    column_batches,
     describes,
     encode_directory,
     footer_bytes,
@@ -64,7 +65,6 @@ from nevermore.scan_core.bitmaps import (
     read_footer,
     statistics_paths,
 )
-from nevermore.scan_core.io import FileIOConfig, exists, read_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -85,7 +85,7 @@ class CatalogTarget:
     def load(self) -> Table:
         """The table as the catalog has it now."""
         self._table.refresh()
-        return scan_core.open_table(self._table)
+        return open_table(self._table)
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any], superseded: Collection[str] = ()) -> None:
         """Make `entry` the statistics entry of its snapshot, replacing that of `base`, and drop entries for these files.

@@ -36,7 +36,6 @@ from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.table_writer import write_positions
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
-    FILE_PATH_ID,
     DataFile,
     DeleteContent,
     DeleteFile,
@@ -55,14 +54,11 @@ from nevermore.scan_core import (
     Table,
     TableMetadata,
     Type,
-    normalise_value,
     open_table,
-    partition_value,
-    resolve_deletes,
     run_splits,
 )
-from nevermore.scan_core.bitmaps import PuffinBlob
-from nevermore.scan_core.files import field_id_of, open_file
+from nevermore.scan_core.metadata import FILE_PATH_ID, normalise_value, partition_value
+from nevermore.scan_core.parts import PuffinBlob, field_id_of, open_file, resolve_deletes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable

@@ -14,8 +14,8 @@ from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes, indexed_fields
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanError, ScanOptions, StructType, Table, late_filters
-from nevermore.scan_core.bitmaps import FILE_SUFFIX, is_indexable
+from nevermore.scan_core import ScanError, ScanOptions, StructType, Table
+from nevermore.scan_core.parts import FILE_SUFFIX, is_indexable, late_filters
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable

@@ -8,9 +8,9 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.positions import current_snapshot
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import PartitionField, PartitionSpec, Schema, Table, Type, parse_schema, places_of
+from nevermore.scan_core import PartitionField, PartitionSpec, Schema, Table, Type
 from nevermore.scan_core.io import FileIOConfig, table_facts
-from nevermore.scan_core.metadata import parse_metadata
+from nevermore.scan_core.metadata import parse_metadata, parse_schema, places_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable

@@ -23,15 +23,17 @@ from nevermore.pipelines.iceberg.loaded_table import metadata_location, source_t
 from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import (
-    PartitionSpec,
-    PrimitiveType,
-    Schema,
-    Type,
+from nevermore.scan_core import PartitionSpec, PrimitiveType, Schema, Type
+from nevermore.scan_core.io import require_package
+from nevermore.scan_core.metadata import (
+    DAMAGE,
+    AvroReader,
     decode_bound,
-    require_package,
+    malformed_avro,
+    parse_record,
+    read_blocks,
+    read_header,
 )
-from nevermore.scan_core.metadata import DAMAGE, AvroReader, malformed_avro, parse_record, read_blocks, read_header
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

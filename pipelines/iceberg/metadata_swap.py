@@ -17,8 +17,7 @@ import orjson
 
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import parse_schema
-from nevermore.scan_core.metadata import decompress_document
+from nevermore.scan_core.metadata import decompress_document, parse_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

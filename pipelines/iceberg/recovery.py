@@ -26,8 +26,9 @@ from nevermore.pipelines.iceberg.warehouse import (
     local_warehouse,
     metadata_files,
 )
-from nevermore.scan_core import FILE_PATH_ID, MalformedTableError, MissingFileError
+from nevermore.scan_core import MalformedTableError, MissingFileError
 from nevermore.scan_core.io import FileIOConfig, read_bytes
+from nevermore.scan_core.metadata import FILE_PATH_ID
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

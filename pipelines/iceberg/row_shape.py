@@ -24,9 +24,8 @@ from nevermore.scan_core import (
     StructType,
     Type,
     arrow_type,
-    normalise_value,
-    parse_transform,
 )
+from nevermore.scan_core.metadata import normalise_value, parse_transform
 
 
 def parquet_schema(schema: Schema) -> pa.Schema:

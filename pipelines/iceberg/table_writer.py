@@ -43,16 +43,8 @@ from nevermore.pipelines.iceberg.row_shape import (
 )
 from nevermore.pipelines.iceberg.storage import Storage, writing
 from nevermore.pipelines.workers import ahead, num_threads
-from nevermore.scan_core import (
-    FILE_PATH_ID,
-    POSITION_ID,
-    ListType,
-    MapType,
-    PartitionSpec,
-    PrimitiveType,
-    Schema,
-    StructType,
-)
+from nevermore.scan_core import ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
+from nevermore.scan_core.metadata import FILE_PATH_ID, POSITION_ID
 
 PARALLEL_FILE_BYTES = 32 * 1024**2
 """Arrow bytes from which on rows become several files, so that several threads encode them."""

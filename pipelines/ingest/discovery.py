@@ -31,7 +31,7 @@ from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.ingest.feeds import Readers, feeds_of
 from nevermore.pipelines.sources.file_listing import list_files
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import remember_passwords
+from nevermore.scan_core.io import remember_passwords
 
 SAMPLE_MEMORY = "64MiB"
 """Memory limit of the table that is decoded as a sample: a sixteenth of it is read."""

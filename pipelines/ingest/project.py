@@ -17,8 +17,8 @@ from nevermore.pipelines.config.project import Config, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
-from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError, require_package
-from nevermore.scan_core.io import temporary_folder
+from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
+from nevermore.scan_core.io import require_package, temporary_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

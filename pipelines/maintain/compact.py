@@ -44,7 +44,6 @@ from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     ROW_LINEAGE,
-    DataFile,
     DeleteContent,
     DeleteFile,
     FileScanTask,
@@ -138,7 +137,7 @@ class CompactSettings:
     compression: str = "zstd"
     key: tuple[str, ...] = ()
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
-    max_seconds: float | None = None
+    max_seconds: float = np.inf
     is_dry: bool = False
     engine: Engine = "local"
     spark_above_bytes: int = DEFAULT_SPARK_ABOVE_BYTES
@@ -353,7 +352,7 @@ def tables_of(mirror: str) -> tuple[str, str, str]:
 
 
 def compact_mirror(
-    config: Config, name: str, max_seconds: float | None = None, *, own: str | None = None
+    config: Config, name: str, max_seconds: float = np.inf, *, own: str | None = None
 ) -> CompactReport | None:
     """Compact a mirror as its config says, then update its indexes; None if there is nothing that may be compacted.
 
@@ -692,7 +691,10 @@ def is_intact(paths: Collection[str], read: State, now: State, *, moves: bool) -
     columns = frozenset(read.plan.context.projection.field_ids)
     before, after = read.tasks_of(paths), now.tasks_of(paths)
     for path in paths:
-        if path not in after or not _same_file(before[path].data_file, after[path].data_file):
+        if path not in after:
+            return False
+        one, other = before[path].data_file, after[path].data_file
+        if one.data_sequence_number != other.data_sequence_number or one.spec_id != other.spec_id:
             return False
         known = {name_of(file) for file in position_deletes(before[path])}
         if any(name_of(file) not in known for file in position_deletes(after[path])):
@@ -711,10 +713,6 @@ def is_intact(paths: Collection[str], read: State, now: State, *, moves: bool) -
         and not now.plan.context.specs[file.spec_id].is_unpartitioned
         for file in now.deletes
     )
-
-
-def _same_file(one: DataFile, other: DataFile) -> bool:
-    return one.data_sequence_number == other.data_sequence_number and one.spec_id == other.spec_id
 
 
 def _max_dead_rows(task: FileScanTask) -> int:
@@ -785,8 +783,9 @@ class _Run:
         ready: list[_Group] = []
         rewritten = self._rewritten(groups, self._how(state, delta)) if groups else iter(())
         operation: Operation | None = "replace" if self.drops is None else None
+        latest = self.began + self.settings.max_seconds
         with Replacement(self.table, operation, forgets=self.drops is not None) as replacement:
-            while not self._is_late() and (made := next(rewritten, None)) is not None:
+            while time.monotonic() <= latest and (made := next(rewritten, None)) is not None:
                 ready += made
                 replacement.written += [file for group in made for file in group.written]
                 if sum(group.size for group in ready) >= COMMIT_BYTES and self.drops is None:
@@ -808,10 +807,6 @@ class _Run:
         self.report.commits += done.snapshot_id is not None
         self.report.deletes_converted += done.removed_files
         return done.snapshot_id is not None
-
-    def _is_late(self) -> bool:
-        limit = self.settings.max_seconds
-        return limit is not None and time.monotonic() - self.began > limit
 
     def _groups(
         self, opened: Table, state: State, spec: PartitionSpec, only: Collection[str] | None

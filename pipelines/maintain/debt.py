@@ -36,7 +36,9 @@ from nevermore.pipelines.maintain.compact import (
 from nevermore.pipelines.maintain.retention import Expiry, MaintainedTable, expire
 from nevermore.pipelines.maintain.rewrite import count_dead_rows
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanOptions, Table, partition_text, size_text
+from nevermore.scan_core import ScanOptions, Table
+from nevermore.scan_core.io import size_text
+from nevermore.scan_core.parts import partition_text
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog

@@ -69,15 +69,12 @@ from nevermore.scan_core import (
     Snapshot,
     Split,
     StructType,
-    inside,
-    null_is_unknown,
     read_split,
     run_splits,
-    size_text,
-    texts_in,
 )
-from nevermore.scan_core.io import clear_caches
+from nevermore.scan_core.io import clear_caches, size_text
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
+from nevermore.scan_core.parts import inside, null_is_unknown, texts_in
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog

@@ -26,8 +26,8 @@ from nevermore.pipelines.maintain.retention import (
 )
 from nevermore.pipelines.publish.abandoned_runs import runs_in_progress
 from nevermore.pipelines.wording import counted, counts
-from nevermore.scan_core import MissingFileError, ScanError, Table, size_text
-from nevermore.scan_core.io import parse_location
+from nevermore.scan_core import MissingFileError, ScanError, Table
+from nevermore.scan_core.io import parse_location, size_text
 from nevermore.scan_core.metadata import parse_metadata, read_document
 
 if TYPE_CHECKING:

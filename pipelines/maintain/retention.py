@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from nevermore import scan_core
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.tables import RetentionConfig, TableConfig
@@ -29,9 +28,8 @@ from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_loc
 from nevermore.pipelines.ingest.feeds import feeds_of
 from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
 from nevermore.pipelines.wording import counted, counts
-from nevermore.scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, size_text
-from nevermore.scan_core.bitmaps import FILE_SUFFIX
-from nevermore.scan_core.io import file_size, is_within, parse_location, relocate
+from nevermore.scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, open_table
+from nevermore.scan_core.io import file_size, is_within, parse_location, relocate, size_text
 from nevermore.scan_core.metadata import (
     DATA_MANIFEST,
     ManifestFile,
@@ -40,6 +38,7 @@ from nevermore.scan_core.metadata import (
     read_document,
     snapshot_manifests,
 )
+from nevermore.scan_core.parts import FILE_SUFFIX
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -331,7 +330,7 @@ def opened(catalog: "Catalog", name: str) -> OpenedTable:
         raise SourceError(
             f"{name} has the property gc.enabled=false: its files may belong to another table, so none is deleted"
         )
-    table = scan_core.open_table(found)
+    table = open_table(found)
     return OpenedTable(found, table, read_document(table.metadata_path, table.io))
 
 

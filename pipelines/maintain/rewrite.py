@@ -34,10 +34,10 @@ from nevermore.scan_core import (
     Split,
     pack_splits,
     read_split,
-    resolve_deletes,
     run_splits,
     unpack_split,
 )
+from nevermore.scan_core.parts import resolve_deletes
 
 SORTED_BATCH_ROWS = 8_192
 """The writer ends files between batches."""

@@ -20,9 +20,9 @@ from nevermore.pipelines.iceberg.positions import current_snapshot, summary_prop
 from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
 from nevermore.pipelines.iceberg.table_writer import write_deletes
 from nevermore.pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
-from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound, open_table
+from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, open_table
 from nevermore.scan_core.io import BoundedCache
-from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
+from nevermore.scan_core.metadata import DATA_MANIFEST, decode_bound, read_data_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable

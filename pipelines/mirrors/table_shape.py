@@ -12,7 +12,8 @@ from nevermore.pipelines.config.tables import RESERVED_NAMES, TableConfig, parti
 from nevermore.pipelines.errors import ConfigError, SchemaConflictError
 from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
-from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
+from nevermore.scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type
+from nevermore.scan_core.metadata import parse_transform, parse_type
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable

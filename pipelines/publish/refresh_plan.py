@@ -42,9 +42,9 @@ from nevermore.scan_core import (
     Schema,
     Type,
     arrow_type,
-    file_changes,
     open_table,
 )
+from nevermore.scan_core.parts import file_changes
 from nevermore.scan_core.spark import DIALECT, quoted_name
 
 if TYPE_CHECKING:

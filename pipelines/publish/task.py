@@ -22,16 +22,9 @@ from nevermore.pipelines.iceberg.row_shape import conform, python_rows
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
-from nevermore.scan_core import (
-    ChangeSplit,
-    ChangeType,
-    PartitionSpec,
-    ScanMetrics,
-    read_changes,
-    read_split,
-    unpack_split,
-)
+from nevermore.scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
 from nevermore.scan_core.native import is_missed
+from nevermore.scan_core.parts import ChangeSplit
 
 KEY_BYTES = 64 * 1024**2
 """Maximum size of keys in memory."""

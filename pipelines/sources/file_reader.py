@@ -40,14 +40,6 @@ from nevermore.pipelines.sources.file_position import ReadFile
 from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from nevermore.pipelines.workers import ahead
 from nevermore.scan_core import ScanError
-from nevermore.scan_core.files import (
-    DecodedSizes,
-    DecodingLimits,
-    has_wide_differences,
-    read_layout,
-    read_wide_differences,
-    record_bytes,
-)
 from nevermore.scan_core.io import ByteRanges
 from nevermore.scan_core.metadata import (
     MAX_EXPANSION,
@@ -56,6 +48,14 @@ from nevermore.scan_core.metadata import (
     decompress,
     find_blocks,
     read_file_header,
+)
+from nevermore.scan_core.parts import (
+    DecodedSizes,
+    DecodingLimits,
+    has_wide_differences,
+    read_layout,
+    read_wide_differences,
+    record_bytes,
 )
 
 _DECODED_SHARE = 2

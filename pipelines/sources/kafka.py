@@ -27,7 +27,7 @@ from nevermore.pipelines.errors import ConfigError, PipelineError, PositionLostE
 from nevermore.pipelines.sources.files import OPEN_PAIR
 from nevermore.pipelines.sources.live import Finding
 from nevermore.pipelines.sources.table_position import parse_position
-from nevermore.scan_core import require_package
+from nevermore.scan_core.io import require_package
 
 VERSION = 1
 _ANSWER_SECONDS = 15.0

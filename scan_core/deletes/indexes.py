@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from nevermore.scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
 from nevermore.scan_core.columns.file_reader import FileReader, MemoryBudget, RowGroup, apply_name_mapping, field_id_of
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.cache import BoundedCache, SharedBuilds
 from nevermore.scan_core.io.files import fingerprint
 from nevermore.scan_core.io.location import FileIOConfig, relocate
@@ -204,7 +204,7 @@ def _file_keys(
 
 
 def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
-    return open_file(file.path, file.format, context.io, file.file_size_bytes, whole=True)
+    return open_file(file.path, file.format, context.io, whole=True)
 
 
 def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:

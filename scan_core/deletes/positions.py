@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
 from nevermore.scan_core.deletes.indexes import read_in_parts
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.files import read_bytes, refuse_moved
 from nevermore.scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
@@ -121,7 +121,7 @@ def read_position_deletes(
     """
     if delete_file.is_encrypted:
         raise UnsupportedError(f"{delete_file.path}: encrypted delete files are not supported")
-    reader = open_file(delete_file.path, delete_file.format, io, delete_file.file_size_bytes)
+    reader = open_file(delete_file.path, delete_file.format, io)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += delete_file.file_size_bytes
     try:

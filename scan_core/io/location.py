@@ -166,3 +166,13 @@ def _join(folder: str, rest: str) -> str:
     if not rest:
         return folder
     return folder.rstrip("/") + "/" + rest.lstrip("/")
+
+
+def size_text(num_bytes: float) -> str:
+    """`12 bytes`, `3.4 MiB`."""
+    number = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"

@@ -27,16 +27,6 @@ def escaped(value: object) -> Html:
     return Html(html.escape(hide_secrets(str(value))))
 
 
-def size_text(num_bytes: float) -> str:
-    """`12 bytes`, `3.4 MiB`."""
-    number = float(num_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
-
-
 def grid(headings: Sequence[str], rows: Sequence[Sequence[object]], *, max_rows: int = 100) -> Html:
     """A table; numbers are aligned right. Rows beyond `max_rows` are counted, not shown."""
     head = "".join(f"<th>{escaped(heading)}</th>" for heading in headings)
@@ -128,11 +118,6 @@ def section(title: str, *parts: str) -> Html:
     return Html(f"<section><h2>{escaped(title)}</h2>{''.join(parts)}</section>")
 
 
-def details(title: str, text: str) -> Html:
-    """Plain text that is shown when asked for."""
-    return Html(f"<details><summary>{escaped(title)}</summary><pre>{escaped(text)}</pre></details>")
-
-
 _STYLE = """
 .nm{--line:#8886;--soft:#8882;--mute:#808890;--read:#2f7fd6;--skipped:#2fa36b;--bad:#d64545;--plain:#7d6bd6;
 font:14px/1.45 system-ui,sans-serif;max-width:70rem}
@@ -160,11 +145,6 @@ _PAGE_STYLE = """
 body{margin:0;padding:1rem;background:#fff;color:#1b1f24}.nm{margin:0 auto}
 @media(prefers-color-scheme:dark){body{background:#14181d;color:#dfe4ea}.nm{--read:#5aa2f0;--skipped:#4cc38a;--bad:#ff6b6b;--plain:#a294f0;--mute:#98a2ad}}
 """
-
-
-def fragment(*parts: str) -> Html:
-    """Markup for a notebook."""
-    return Html(f"<div class=nm><style>{_STYLE}</style>{''.join(parts)}</div>")
 
 
 def page(title: str, *parts: str) -> Html:

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from nevermore.scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
 from nevermore.scan_core.deletes.filter import DeleteFilter, open_delete_filter
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.keys.equality_index import build_bytes
 from nevermore.scan_core.model.errors import ScanCancelledError
@@ -255,7 +255,6 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         file.path,
         file.format,
         context.io,
-        file.file_size_bytes,
         reads_pages=options.switches.prune_pages,
         parallelism=options.parallelism,
         verifies=options.verify_checksums,

@@ -28,7 +28,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 from nevermore.scan_core.columns.file_reader import field_id_of
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.io.files import file_size, locate
 from nevermore.scan_core.io.location import FileIOConfig, Location, relocate

@@ -191,9 +191,9 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    face = files("nevermore") / "__init__.py"
+    face = ((f"nevermore/{name}", (files("nevermore") / name).read_bytes()) for name in ("__init__.py", "__init__.pyi"))
     ours = (_below(files(f"nevermore.{package}"), f"nevermore/{package}") for package in PACKAGES)
-    return chain([("nevermore/__init__.py", face.read_bytes())], *ours)
+    return chain(face, *ours)
 
 
 def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
@@ -201,7 +201,7 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
         if entry.is_dir():
             if entry.name not in {"__pycache__", "shipped"}:
                 yield from _below(entry, f"{name}/{entry.name}")
-        elif entry.name.endswith((".py", ".typed")):
+        elif entry.name.endswith((".py", ".pyi", ".typed")):
             yield f"{name}/{entry.name}", entry.read_bytes()
 
 

@@ -21,7 +21,8 @@ from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.maintain.replay import resync
 from nevermore.pipelines.maintain.retention import expire_all
 from nevermore.pipelines.publish.refresh import publish
-from nevermore.scan_core import ScanOptions, late_filters
+from nevermore.scan_core import ScanOptions
+from nevermore.scan_core.parts import late_filters
 from tests.pipelines.project import Event, Project, event, the
 from tests.support.bitmap_indexes import bitmaps_for_nothing
 

@@ -14,7 +14,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
-from nevermore.scan_core import remember_passwords, require_package
+from nevermore.scan_core.io import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import pymysql

@@ -13,7 +13,7 @@ from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
 from nevermore.pipelines.formats.pgoutput import SourceColumn, SourceTable
 from nevermore.pipelines.sources.postgres.position import lsn_of, lsn_text
-from nevermore.scan_core import remember_passwords, require_package
+from nevermore.scan_core.io import remember_passwords, require_package
 
 if TYPE_CHECKING:
     import psycopg2.extensions

@@ -10,7 +10,7 @@ from pyarrow import orc
 
 from nevermore import scan_core
 from nevermore.scan_core.columns.file_reader import field_id_of
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.files.orc import OrcFileReader, open_orc
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError

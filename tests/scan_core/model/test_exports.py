@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("", ".bitmaps", ".files", ".io", ".metadata", ".native", ".spark")
+PACKAGES = ("", ".io", ".metadata", ".native", ".parts", ".spark")
 
 
-@pytest.mark.parametrize("package", [f"scan_core{name}" for name in PACKAGES])
+@pytest.mark.parametrize("package", [f"nevermore.scan_core{name}" for name in PACKAGES])
 def test_names_for_type_checkers_are_the_names_that_load(package: str) -> None:
     module = import_module(package)
-    (block,) = [node for node in ast.parse(Path(str(module.__file__)).read_text()).body if isinstance(node, ast.If)]
-    typed = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
+    typed = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert sorted(typed) == module.__all__ == dir(module)
     for name, home in typed.items():
         assert getattr(module, name) is getattr(import_module(str(home)), name)

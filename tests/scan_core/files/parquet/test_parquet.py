@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nevermore.scan_core.columns.file_reader import FileReader
-from nevermore.scan_core.files.formats import open_file
+from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, ScanError, UnsupportedError
 from nevermore.scan_core.model.snapshot import FileFormat

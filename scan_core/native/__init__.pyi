@@ -1,0 +1,11 @@
+from nevermore.scan_core.native import avro_kernels as avro_kernels
+from nevermore.scan_core.native import kernels as kernels
+from nevermore.scan_core.native.compiled import is_missed as is_missed
+from nevermore.scan_core.native.machine_code import KEYS as KEYS
+from nevermore.scan_core.native.machine_code import callee as callee
+from nevermore.scan_core.native.machine_code import inlined as inlined
+from nevermore.scan_core.native.machine_code import intrinsic as intrinsic
+from nevermore.scan_core.native.machine_code import kernel as kernel
+from nevermore.scan_core.native.machine_code import load_kernels as load_kernels
+from nevermore.scan_core.native.machine_code import machine_code_file as machine_code_file
+from nevermore.scan_core.native.machine_code import uncompiled as uncompiled
