@@ -646,21 +646,30 @@ class Scan(ScanRequest):
         metrics = ScanMetrics()
         with self._last.begun() as running:
             ahead = FilesAhead(self.options, running)
-            results = run_splits(
-                _local_splits(plan),
-                lambda split, own: running.stepped(read(split, own, ahead)),
-                metrics,
-                max(self.options.parallelism // sharing(), 1),
-                keep_order=keep_order,
-                queued=queued,
-                expect=ahead.expect,
-                num_expected=OPENED_AT_A_TIME,
-                running=running,
-            )
+
+            def run(splits: Sequence[Split], ahead: FilesAhead) -> Generator[T, None, None]:
+                return run_splits(
+                    splits,
+                    lambda split, own: running.stepped(read(split, own, ahead)),
+                    metrics,
+                    max(self.options.parallelism // sharing(), 1),
+                    keep_order=keep_order,
+                    queued=queued,
+                    expect=ahead.expect,
+                    num_expected=OPENED_AT_A_TIME,
+                    running=running,
+                )
+
+            splits = _local_splits(plan)
             try:
-                yield from results
+                if self.row_limit is not None and self.row_limit <= self.options.batch_rows:
+                    # probably the first split has enough rows: it is read alone, nothing ahead, in small pieces
+                    few = replace(plan.context, options=replace(self.options, read_ahead_bytes=0), wants_few=True)
+                    first = [replace(split, context=few) for split in splits[:1]]
+                    splits = splits[1:]
+                    yield from run(first, FilesAhead(few.options, running))
+                yield from run(splits, ahead)
             finally:
-                results.close()
                 running.stop()  # deletes that are loaded ahead, and that nobody asks for any more, need not be completed
                 ahead.close(wait=not running.is_cancelled)
                 metrics.add(ahead.unasked)

@@ -37,6 +37,8 @@ _MIN_LARGEST_BYTES = 64 * 1024**2
 """Ordinary pages and rows are read regardless of the limit."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
+_FEW_BYTES = 1024**2
+"""What a piece holds of which the first rows will probably do."""
 _USUAL_GROWTH = 16
 """What decoded columns take of the bytes that their file states, at most, but for values stored once for many rows."""
 _MIN_ROWS = 4_096
@@ -165,11 +167,14 @@ class DecodingLimits:
 class MemoryBudget:
     """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead.
 
+    `wants_few` makes pieces small, for a reader that will probably stop after the first rows.
+
     `limits` apply to data decoded without a size known from earlier pieces.
     """
 
-    def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
+    def __init__(self, options: ScanOptions, reserved_bytes: int = 0, *, wants_few: bool = False) -> None:
         self._options = options
+        self._wants_few = wants_few
         self._reserved_bytes = reserved_bytes
         self._growth = 1.0
         self._row_bytes = 0.0
@@ -188,13 +193,14 @@ class MemoryBudget:
 
     def pieces(self, num_rows: int, stated_bytes: int) -> list[range]:
         """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
-        count = self._parts(num_rows, stated_bytes * self._growth)
+        most = min(self._bytes, _FEW_BYTES) if self._wants_few else self._bytes
+        count = max(1, min(int(-(-stated_bytes * self._growth // most)), num_rows // _MIN_ROWS))
         size = -(-num_rows // count)
         return [range(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
     def fits(self, stated_bytes: int) -> bool:
         """Whether columns stated to have so many bytes are one piece however much earlier ones grew."""
-        return stated_bytes * max(self._growth, _USUAL_GROWTH) <= self._bytes
+        return not self._wants_few and stated_bytes * max(self._growth, _USUAL_GROWTH) <= self._bytes
 
     def is_exceeded(self, num_bytes: int) -> bool:
         """Whether decoded columns of this size are more than a piece may hold."""
@@ -215,9 +221,6 @@ class MemoryBudget:
     def record_batch(self, num_rows: int, num_bytes: int) -> None:
         """Remember how wide rows of the result are."""
         self._row_bytes = num_bytes / num_rows
-
-    def _parts(self, num_rows: int, num_bytes: float) -> int:
-        return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _MIN_ROWS))
 
 
 def halves(selection: RowSelection) -> list[tuple[RowSelection, range]]:

@@ -109,7 +109,7 @@ def _recorded(
         relocate={str(table.location): name},
         properties=properties,
     )
-    (path,) = [p for p in table.location.rglob("*.parquet") if "delete" not in p.name]
+    path = next(p for p in table.location.rglob("*.parquet") if "delete" not in p.name)
     metadata = pq.ParquetFile(path).metadata
     chunks: dict[str, list[tuple[int, int]]] = {}
     for group in range(metadata.num_row_groups):
@@ -213,6 +213,28 @@ def test_a_needle_waits_once_for_its_keys_and_its_payload(tmp_path: Path, monkey
         # the first row group asks for its dictionaries while the columns of its filter are fetched
         assert len(waits) <= 2
         assert found.metrics.bytes_read_in_vain == 0
+
+
+@pytest.mark.parametrize("has_pages", [True, False])
+@pytest.mark.parametrize("where", [None, "id >= 0"])
+def test_a_limit_reads_no_more_than_the_first_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_pages: bool, where: str | None
+) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "payload", "long")])
+    rng = np.random.default_rng(4)
+    for _ in range(3):
+        rows = {name: rng.integers(0, 2**60, 1_000_000) for name in ("id", "payload")}
+        table.commit(table.data(rows, row_group_size=500_000, write_page_index=has_pages, use_dictionary=False))
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.parquet"))
+    for recorded in _recorded(table, monkeypatch, pafs.LocalFileSystem(), str(tmp_path), {}):
+        scan = recorded.scan if where is None else recorded.scan.where(where)
+        expected = next(scan.to_batches()).slice(0, 5)
+        FOOTERS.clear()
+        recorded.recorder.clear()
+        few = scan.with_options(ScanOptions(parallelism=2)).limit(5)
+        assert few.to_table().to_batches() == [expected]
+        assert recorded.recorder.num_bytes(".parquet") < size / 10
+        assert few.metrics.bytes_read < size / 10
 
 
 def test_where_nothing_survives_no_payload_is_read(recorded: Recorded) -> None:

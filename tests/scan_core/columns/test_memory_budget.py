@@ -51,7 +51,8 @@ def test_results_do_not_depend_on_the_limit(tmp_path: Path, limit: int) -> None:
         assert tight.to_table() == scan.to_table()
         assert tight.count() == scan.count()
         assert tight.aggregate(("sum", "v9")) == scan.aggregate(("sum", "v9"))
-        assert tight.metrics.rows_removed_by_equality_deletes == scan.metrics.rows_removed_by_equality_deletes
+        if not scan.predicates:  # else measured costs decide whether deletes or the predicate come first
+            assert tight.metrics.rows_removed_by_equality_deletes == scan.metrics.rows_removed_by_equality_deletes
 
 
 def test_batches_become_smaller_under_a_tight_limit(tmp_path: Path) -> None:
