@@ -371,9 +371,12 @@ def compact_mirror(
     table = find_table(open_catalog(config), own or name)
     if table is None or table.format_version not in WRITTEN_VERSIONS:
         return None
-    limit = entry.memory_limit_bytes
-    settings = CompactSettings.of(table, config, is_automatic=True, max_seconds=max_seconds, memory_limit_bytes=limit)
-    report = compact(table, settings)
+    report = compact(
+        table,
+        CompactSettings.of(
+            table, config, is_automatic=True, max_seconds=max_seconds, memory_limit_bytes=entry.memory_limit_bytes
+        ),
+    )
     if own not in {None, name}:
         return report
     if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:

@@ -844,6 +844,5 @@ def _differ(one: pa.Table, other: pa.Table) -> Mask:
     """Rows of two tables that differ in any column."""
     differs = np.zeros(one.num_rows, np.bool_)
     for a, b in zip(one.columns, other.columns, strict=True):
-        unequal = pc.fill_null(pc.not_equal(a, b), pc.not_equal(pc.is_null(a), pc.is_null(b)))
-        differs |= np.asarray(unequal, np.bool_)
+        differs |= np.asarray(pc.fill_null(pc.not_equal(a, b), pc.not_equal(pc.is_null(a), pc.is_null(b))), np.bool_)
     return differs
