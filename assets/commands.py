@@ -173,6 +173,7 @@ _STORY = """
   A script appended deleted customers to shop.customers; {failed} failed,
   and the mirror was rolled back. In the project's folder, this explains where such a row came from:
   {why}
+  Since that day some e-mail addresses lack their @, and an expectation warns of it: see `nevermore docs`.
 """
 
 _NEXT_STEPS = """

@@ -1,8 +1,8 @@
 """The demo project, a week of a small shop. It runs in this process, with the same Dagster jobs that the UI shows.
 
 On the fifth day a script of someone else appends rows of deleted customers to the mirror: a check fails, and the mirror is
-rolled back. The UI shows the failed run, and `nevermore why` still explains it. Scans of orders become slow, and a
-compaction mends that on the sixth day.
+rolled back. The UI shows the failed run, and `nevermore why` still explains it. From that day on, an expectation about e-mail
+addresses warns. Scans of orders become slow, and a compaction mends that on the sixth day.
 """
 
 import os
@@ -68,6 +68,10 @@ tables:
       city: City of the invoice address.
       credit: Limit for open invoices, in euros.
       updated_at: Time of the last change in the shop.
+    checks:
+      expectations:                      # since the fifth day it warns; `nevermore docs` writes pages about it
+        - expect_column_values_to_match_regex: {column: email, regex: "^[^@ ]+@[^@ ]+$"}
+          severity: warn
 
   shop.orders:                           # partitioned by a column that is no part of the key
     description: Orders of the shop, as they are now.

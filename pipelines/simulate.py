@@ -2,7 +2,8 @@
 
 The shop's database is a few DuckDB tables of (key, version); a row's columns are functions of these, so every image of
 a row can be had at any time. Seeded: the same arguments write the same changes. A batch is several rounds of inserts,
-updates, deletes, re-inserts and key changes, so one batch holds several changes of one key.
+updates, deletes, re-inserts and key changes, so one batch holds several changes of one key. From the fifth batch on, some new
+customers have an e-mail address without @, as if the form of the shop no longer looked at it.
 """
 
 from collections.abc import Iterator
@@ -55,7 +56,9 @@ _CUSTOMERS = _Entity(
     row="""{
         id: id,
         name: 'Customer ' || id,
-        email: case when id % 11 = 0 then null else 'c' || id || '.' || version || '@example.org' end,
+        email: case when id % 11 = 0 then null
+                    when born >= 5 and id % 7 = 0 then 'c' || id || '.example.org'
+                    else 'c' || id || '.' || version || '@example.org' end,
         city: pick(['Berlin', 'Lagos', 'Lima', 'Lyon', 'Oslo', 'Pune', 'Québec', 'Zürich', null], hash(id, version, seed())),
         credit: (hash(id, seed(), version) % 1000000 / 100)::decimal(10, 2)::varchar,
         updated_at: moment(born, hash(id, version))

@@ -50,10 +50,11 @@ def test_spark_published_the_days_without_deleted_rows(summary: dict[str, Any]) 
     assert published["bytes read"] > 0
 
 
-def test_every_check_compared_something_and_passed(summary: dict[str, Any]) -> None:
+def test_every_check_compared_something_and_passed_but_for_a_warning(summary: dict[str, Any]) -> None:
     checks = {(check["table"], check["check"]) for check in summary["checks"]}
-    assert len(checks) == 33
-    assert all(check["passed"] for check in summary["checks"])
+    assert len(checks) == 35
+    # since the fifth day some addresses are wrong, which only warns
+    assert [check["check"] for check in summary["checks"] if not check["passed"]] == ["should_meet_expectations"]
     # nothing is in quarantine
     nothing = {check["check"] for check in summary["checks"] if not sum(check["compared"].values())}
     assert nothing == {"no_key_is_stale"}
