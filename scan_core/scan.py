@@ -525,6 +525,16 @@ class Scan(ScanRequest):
 
         return "\n".join([text, *explain_run(self._last.filters)])
 
+    def _repr_html_(self) -> str:
+        from nevermore.scan_core.model.html import Html, escaped, fragment, grid
+
+        fewest = min(_MAX_SHOWN_ROWS, self.row_limit) if self.row_limit is not None else _MAX_SHOWN_ROWS
+        rows = self.limit(fewest).to_table()
+        null = Html("<i class=muted>NULL</i>")
+        cells = [[null if value is None else f"{value!s:.200}" for value in row.values()] for row in rows.to_pylist()]
+        note = f"<p class=muted>the first {len(cells)} rows at most; nothing is kept</p>"
+        return fragment(f"<b>{escaped(self)}</b>", grid(rows.column_names, cells), note)
+
     def count(self) -> int:
         """Rows of the result, without building any."""
         plan = self.plan()
@@ -688,6 +698,9 @@ def _local_splits(plan: ScanPlan) -> Sequence[Split]:
     return plan.splits(min(size, plan.context.options.split_bytes))
 
 
+_SHOWN_TOTALS = {"records": "rows in files", "data-files": "data files", "equality-deletes": "keys in equality deletes"}
+_MAX_SHOWN_ROWS = 10
+"""Rows of a scan that a notebook shows."""
 _IDENTIFIER = re.compile(r"[^/\\:.\s]+(\.[^/\\:.\s]+)+")
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties by which a table keeps files outside of its location."""
@@ -712,6 +725,23 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.location!r}, format v{self.metadata.format_version}, {len(self.metadata.snapshots)} snapshots)"
+
+    def _repr_html_(self) -> str:
+        from nevermore.scan_core.model.html import escaped, facts, fragment, grid
+
+        metadata = self.metadata
+        current = metadata.current_snapshot
+        keys = metadata.schema.identifier_field_ids
+        columns = [(f.name, str(f.type), "key" * (f.field_id in keys), f.doc or "") for f in self.schema.fields]
+        totals = {} if current is None else current.summary
+        counts = [(f"total-{name}", label) for name, label in _SHOWN_TOTALS.items()]
+        state = [("snapshot", "none" if current is None else str(current.snapshot_id))]
+        state += [(label, f"{int(totals[name]):,}") for name, label in counts if str(totals.get(name, "")).isdigit()]
+        return fragment(
+            f"<b>Table</b> {escaped(self.location)}",
+            facts([("format version", metadata.format_version), ("snapshots", len(metadata.snapshots)), *state]),
+            grid(("column", "type", "", "comment"), columns),
+        )
 
     @property
     def location(self) -> str:

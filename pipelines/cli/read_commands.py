@@ -32,7 +32,7 @@ from nevermore.pipelines.cli.arguments import (
     split_names,
 )
 from nevermore.pipelines.cli.row_output import write_rows
-from nevermore.pipelines.cli.terminal import print_result
+from nevermore.pipelines.cli.terminal import print_result, write_page
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.wording import counted
@@ -183,15 +183,27 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Draw the plan in this HTML file instead.",
+            show_default=False,
+        ),
+    ] = None,
     scan_option: ScanSettings = None,
     config: OptionalConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a plan without running it.
+    """Print a plan without running it, or draw it (`--html`).
 
     For most tables this is the plan of a scan: pruned files and partitions, applicable deletes and how they are matched.
     For a table under `published` in the config, it is what the next `publish` would build and why, and how it would read
-    each mirror (conditions, join keys, files, reader). Give an option such as `--where`, or a path instead of the name, to see the plan of a scan of such a table.
+    each mirror (conditions, join keys, files, reader). Give an option such as `--where` or `--html`, or a path instead of the
+    name, to see the plan of a scan of such a table.
     """
     of_scan = {
         "--relocate": relocate,
@@ -200,6 +212,7 @@ def explain(
         "--ref": ref,
         "--columns": columns,
         "--where": where,
+        "--html": html,
     }
     given = [option for option, value in of_scan.items() if value is not None]
     if (settings := _publishing(table, config)) is not None and not given:
@@ -217,6 +230,9 @@ def explain(
         as_of=as_of,
         ref=ref,
     )
+    if html is not None:
+        write_page(html, request.plan().to_html(), as_json=as_json)
+        return
     text = request.explain()
     print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
 

@@ -118,6 +118,11 @@ def section(title: str, *parts: str) -> Html:
     return Html(f"<section><h2>{escaped(title)}</h2>{''.join(parts)}</section>")
 
 
+def details(title: str, text: str) -> Html:
+    """Plain text that is shown when asked for."""
+    return Html(f"<details><summary>{escaped(title)}</summary><pre>{escaped(text)}</pre></details>")
+
+
 _STYLE = """
 .nm{--line:#8886;--soft:#8882;--mute:#808890;--read:#2f7fd6;--skipped:#2fa36b;--bad:#d64545;--plain:#7d6bd6;
 font:14px/1.45 system-ui,sans-serif;max-width:70rem}
@@ -145,6 +150,11 @@ _PAGE_STYLE = """
 body{margin:0;padding:1rem;background:#fff;color:#1b1f24}.nm{margin:0 auto}
 @media(prefers-color-scheme:dark){body{background:#14181d;color:#dfe4ea}.nm{--read:#5aa2f0;--skipped:#4cc38a;--bad:#ff6b6b;--plain:#a294f0;--mute:#98a2ad}}
 """
+
+
+def fragment(*parts: str) -> Html:
+    """Markup for a notebook."""
+    return Html(f"<div class=nm><style>{_STYLE}</style>{''.join(parts)}</div>")
 
 
 def page(title: str, *parts: str) -> Html:

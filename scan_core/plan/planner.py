@@ -27,6 +27,7 @@ from nevermore.scan_core.plan.splits import OPEN_FILE_COST_BYTES, make_splits
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
+    from nevermore.scan_core.plan.explain import DrawnPlan
     from nevermore.scan_core.plan.runtime_pruning import PlanFilters
 
 
@@ -66,6 +67,18 @@ class ScanPlan:
             self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, num_splits=len(self.splits())
         )
         return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """The same as a page of HTML that loads nothing: bytes, files, what excluded them, and their deletes."""
+        return self._drawn().page()
+
+    def _repr_html_(self) -> str:
+        return self._drawn().fragment()
+
+    def _drawn(self) -> "DrawnPlan":
+        from nevermore.scan_core.plan.explain import DrawnPlan
+
+        return DrawnPlan(self.context, self.snapshot, self.index, self.trace, self.tasks, self.explain())
 
 
 def plan_scan(

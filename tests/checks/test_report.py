@@ -124,6 +124,8 @@ def test_report_of_a_damaged_table_tells_what_is_wrong_and_shows_the_rest(projec
     [
         (["report", "shop.nothing"], "shop.nothing", 2),
         (["report", "-o", "."], "not a regular file", 1),
+        (["explain", "shop.products", "--html", "."], "not a regular file", 1),
+        (["explain", "shop.products", "--where", "nothing > 1", "--html", "x.html"], "nothing", 2),
     ],
 )
 def test_pages_that_cannot_be_made_are_one_message(
@@ -133,6 +135,24 @@ def test_pages_that_cannot_be_made_are_one_message(
     found = capsys.readouterr()
     assert found.out == ""
     assert message in json.loads(found.err)["error"]
+
+
+def test_explain_draws_the_files_and_what_skipped_them(project: Project, tmp_path: Path) -> None:
+    config, page = str(project.folder / "nevermore.yaml"), tmp_path / "plan.html"
+    assert run("explain", "shop.products", "--where", "id > 1000", "--config", config, "--html", str(page)) == 0
+    text = checked(page.read_text())
+    assert "0 of 1 listed" in text
+    assert "skipped by the filter, from the least and greatest values" in text
+
+
+def test_notebooks_show_tables_scans_and_plans_escaped(project: Project) -> None:
+    table = scan_core.open_table(project.table("shop.products"))
+    scan = table.scan()
+    for shown in (table, scan.where(f"name = '{HOSTILE}' or id > 20"), scan.where(f"name <> '{HOSTILE}'").plan()):
+        text = checked(shown._repr_html_())
+        assert HOSTILE not in text
+    assert scan.limit(3)._repr_html_().count("<tr>") == 4
+    assert "40" in table._repr_html_()
 
 
 @pytest.mark.slow
