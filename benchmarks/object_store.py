@@ -26,7 +26,7 @@ PEERS = {
 }
 ENGINES = ("clickhouse", "datafusion", "duckdb", "polars")
 ROUNDS = 5
-PLAIN = ScanOptions(disk_cache_bytes=0)
+PLAIN = ScanOptions()
 
 
 def opened(location: Path, properties: dict[str, str]) -> scan_core.Scan:
@@ -74,7 +74,6 @@ def measure(name: str) -> None:
             candidates: dict[str, Callable[[], Any]] = {
                 "ahead": lambda: from_nothing("late", PLAIN),
                 "ahead, pyarrow's client": lambda: from_nothing("late, by FileIO", PLAIN),
-                "ahead, with the disk cache": lambda: from_nothing("late", ScanOptions()),
                 "not ahead": lambda: from_nothing("late", replace(PLAIN, read_ahead_bytes=0)),
                 "no wait (D)": lambda: from_nothing("prompt", PLAIN),
             }

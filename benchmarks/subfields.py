@@ -117,47 +117,6 @@ CASES: dict[str, tuple[str, str, float, Callable[[pa.Array], pa.Array]]] = {
 }
 
 
-def structs() -> Any:
-    """A table with a list of structs: an int, and a text that is 50 times as wide."""
-    folder = DATA / f"nested_structs_{ROWS}"
-    config = parse("catalog: {type: sql}\ntables: {}\n", folder / "nevermore.yaml")
-    if (folder / "complete").exists():
-        return open_catalog(config).load_table(("bench", "structs"))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    members = StructType((NestedField(11, "a", _INT), NestedField(12, "b", _STRING)))
-    fields = [NestedField(1, "id", _LONG), NestedField(2, "l", ListType(NestedField(10, "element", members)))]
-    random = np.random.default_rng(7)
-    numbers = random.integers(0, 1_000, 2 * ROWS).astype(np.int32)
-    texts = pa.array(random.integers(0, 2**62, 2 * ROWS)).cast(pa.string())
-    elements = pa.StructArray.from_arrays([pa.array(numbers), texts], ["a", "b"])
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(ROWS + 1, dtype=np.int32) * 2), elements)
-    table = create_table(open_catalog(config), "bench.structs", fields)
-    delta = RowDelta(table, WriterOptions(file_bytes=1 << 40))
-    delta.commit(write_rows(pa.table({"id": np.arange(ROWS), "l": lists}), delta.target, delta.default_spec), {})
-    (folder / "complete").touch()
-    return open_catalog(config).load_table(("bench", "structs"))
-
-
-LEAF_CASES = {
-    "member of an element": ("l[0].a = 7", 4.0),
-    "number of elements": ("size(l) = 2", 4.0),
-    "list is there": ("l is not null", 4.0),
-}
-
-
-def measure_leaves() -> None:
-    """Print what is gained by reading single leaf columns of a list of structs."""
-    opened = scan_core.open_table(structs().metadata_location)
-    for name, (where, factor) in LEAF_CASES.items():
-        scan = opened.scan().where(where)
-        leaves = scan.with_options(scan_core.ScanOptions(parallelism=1))
-        whole = scan.with_options(scan_core.ScanOptions.of(parallelism=1, read_nested_parts=False))
-        goal = Goal("single leaf columns", "whole column", 1 / factor)
-        report(f"{name}: {where}", race({goal.ours: leaves.count, goal.against: whole.count}), goal.ours, [goal])
-        print(f"  bytes read: {leaves.metrics.bytes_read:,} of {whole.metrics.bytes_read:,}")
-
-
 def measure() -> None:
     """Print each case beside its baseline."""
     table = build()
@@ -176,4 +135,3 @@ def measure() -> None:
 if __name__ == "__main__":
     chosen(__doc__)
     measure()
-    measure_leaves()

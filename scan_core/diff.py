@@ -285,7 +285,7 @@ def _read_redeleted(file: Redeleted, context: ScanContext, metrics: ScanMetrics)
     after = open_delete_filter(file.after, context, metrics)
     if before.is_empty and after.is_empty:
         return
-    adaptivity = Adaptivity(adaptive=context.options.switches.adaptive_order)
+    adaptivity = Adaptivity(adaptive=True)
     with open_task(file.common, context, metrics, adaptivity) as reader:
         output = OutputColumns(reader.projection, context, file.common.data_file, context.projection.fields)
         reader.plan_to_read(output.file_columns)

@@ -419,7 +419,7 @@ class ScanRequest:
             field_paths=metadata.field_paths(),
             specs=metadata.specs,
             name_mapping=metadata.name_mapping,
-            io=replace(self.table.io, disk_cache_bytes=self.options.disk_cache_bytes),
+            io=self.table.io,
             options=self.options,
             sample=self.row_sample,
             runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),

@@ -233,7 +233,7 @@ def erase(
     run = _Run(catalog, config, name, where, show)
     if not is_dry:
         run.erase(publish)
-        clear_caches()  # which may have ranges of the files that are gone, and keys of their deletes
+        clear_caches()  # which may have keys of the deletes that are gone
     tables = tuple(run.report(is_dry=is_dry))
     return Erasure(
         table=name,
@@ -261,7 +261,7 @@ def _not_touched(config: Config) -> Iterator[tuple[str, str]]:
     yield from ((str(folder), how) for folder, how in folders.items() if folder.exists())
 
 
-_OPTIONS = ScanOptions.of(record_filters=False, disk_cache_bytes=0)
+_OPTIONS = ScanOptions(record_filters=False)
 
 
 def _stored_rows(

@@ -103,7 +103,7 @@ class Habits:
 class ReadCounts:
     """What a reader left out below the level of column chunks, and where it could not.
 
-    `bytes_left_out` were neither read nor decoded, though their chunk was asked for; `bytes_kept` came from the disk cache;
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for;
     `bytes_spilled` were decoded into a file, as the pages of all columns exceed the memory limit, and `over_limit` tells
     that even those of one column do. `whole` and `paged` are columns read in these ways.
     """
@@ -115,7 +115,6 @@ class ReadCounts:
     bytes_left_out: int = 0
     bytes_ahead: int = 0
     bytes_in_vain: int = 0
-    bytes_kept: int = 0
     bytes_spilled: int = 0
     over_limit: bool = False
     fallbacks: int = 0

@@ -112,7 +112,7 @@ def open_source(path: str, io: FileIOConfig) -> ByteSource:
         MissingFileError: it does not exist or cannot be read. On an object store this may be found out by the first read.
     """
     location = locate(path, io)
-    stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties, io.disk_cache_bytes)
+    stored: StoredObject | None = None if location.is_local else open_s3(location, io.properties)
     if stored is None:
         file = open_input(path, io) if location.is_local else requested(partial(open_input, path, io))
         if isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader):
@@ -378,15 +378,12 @@ def _require_plain(status: os.stat_result, path: str) -> None:
 
 
 def forget_object(path: str, io: FileIOConfig) -> bool:
-    """Forget what the disk cache holds of a file whose bytes are damaged.
+    """Forget what is held of a file whose bytes are damaged.
 
     Returns whether other bytes may come if it is read again: those of a store may have been damaged on the way.
     """
-    location = locate(path, io)
     _KEPT_METADATA.clear()
-    if not location.is_local and (stored := open_s3(location, io.properties, io.disk_cache_bytes)) is not None:
-        stored.forget()
-    return not location.is_local
+    return not locate(path, io).is_local
 
 
 def read_twice(path: str, io: FileIOConfig, read: Callable[[], T]) -> T:

@@ -21,14 +21,12 @@ class FileIOConfig:
         moved: where the table lies by its metadata, and where the metadata was found; None if that is one place.
             Only for messages.
         places: folders that files of the table may lie in, after relocation; None where that is not restricted.
-        disk_cache_bytes: how much of data and delete files on object stores may be kept on the disk of this machine.
     """
 
     relocate: tuple[tuple[str, str], ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     moved: tuple[str, str] | None = field(default=None, compare=False)
     places: tuple[str, ...] | None = None
-    disk_cache_bytes: int = field(default=0, compare=False)
 
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)

@@ -243,7 +243,6 @@ class _Span:
     parts: list[_Part]
     ahead_for: int | None
     joined: memoryview | None = None
-    is_kept: bool = False
 
 
 class RemoteFile:
@@ -268,7 +267,6 @@ class RemoteFile:
         self._running: set[Future[Any]] = set()
         self._forget_facts: Callable[[], None] | None = None
         self.num_repeated = 0
-        self._num_kept = 0
 
     def size(self) -> int:
         """Size of the file in bytes."""
@@ -377,8 +375,6 @@ class RemoteFile:
     def _forget(self, ranges: Sequence[Range]) -> None:
         """Drop what was fetched for these ranges: each is read once."""
         read = set(ranges)
-        for offset, length in read:
-            self._keep(offset, length)
         with self._lock:
             for span in self._spans:
                 span.unread = [r for r in span.unread if r not in read]
@@ -393,12 +389,6 @@ class RemoteFile:
             for part in span.parts:
                 part.answer.cancel()
         return sum(length for span in in_vain for _, length in span.unread)
-
-    def take_kept(self) -> int:
-        """Bytes that came from the local disk cache since the last call."""
-        with self._lock:
-            found, self._num_kept = self._num_kept, 0
-        return found
 
     def for_arrow(self) -> pa.NativeFile:
         """The file as pyarrow reads it; closing it does not close this one."""
@@ -444,25 +434,8 @@ class RemoteFile:
         wait(running)
         self._source.close()
 
-    def _keep(self, offset: int, length: int) -> None:
-        """Keep a range on disk that was read from the store."""
-        with self._lock:
-            holder = self._holder(offset, offset + length)
-        if holder is not None and holder.joined is not None and not holder.is_kept:
-            self._source.keep(offset, holder.joined[offset - holder.start : offset - holder.start + length])
-
     def _request(self, ranges: Sequence[Range], ahead_for: int | None) -> int:
-        """Submit merged requests for what is not on disk; returns their bytes. Called with the lock held."""
-        missing = []
-        for offset, length in ranges:
-            if (kept := self._source.kept(length, offset)) is None:
-                missing.append((offset, length))
-            else:
-                self._num_kept += length
-                self._spans.append(
-                    _Span(offset, offset + length, [(offset, length)], [], ahead_for, kept, is_kept=True)
-                )
-        ranges = missing
+        """Submit merged requests; returns their bytes. Called with the lock held."""
         most = self._pace.request_bytes
         groups = grouped(ranges, self._pace.bridge_bytes, _LARGEST_SPAN)
         for (start, length), members in groups:

@@ -12,7 +12,7 @@ class ScanMetrics:
     of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps and by
     runtime filters are among those removed by the filter, data files and row groups that runtime filters exclude among
     those pruned. Bytes read ahead were fetched from object stores before they were asked for, those read in vain never
-    were. Bytes from the disk cache are ranges of such files that were kept on this machine. Bytes spilled are decoded columns
+    were. Bytes spilled are decoded columns
     that went through a temporary file, because a page of each column of a row group does not fit into the memory limit at the
     same time; splits are read again if bytes of an object store were damaged on the way. In row groups over the memory limit the pages of a single column exceed a worker's part of it.
     """
@@ -45,7 +45,6 @@ class ScanMetrics:
     bytes_skipped: int = 0
     bytes_read_ahead: int = 0
     bytes_read_in_vain: int = 0
-    bytes_from_disk_cache: int = 0
 
     bitmap_indexes_used: int = 0
     bitmap_indexes_refused: int = 0

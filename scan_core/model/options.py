@@ -16,8 +16,6 @@ DEFAULT_SPLIT_BYTES = 128 * 1024**2
 """Iceberg's `read.split.target-size`."""
 DEFAULT_DELETE_CACHE_BYTES = 512 * 1024**2
 """About 60 M integer keys; larger indexes are built per scan and dropped."""
-DEFAULT_DISK_CACHE_BYTES = 1024**3
-"""Footers and page indexes of some 4,000 files."""
 DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
 """Two row groups of the usual size for each of two workers."""
 
@@ -35,14 +33,8 @@ class Switches:
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that do not contain any value of the
             predicate, and do not probe row groups that contain none of a few deleted keys.
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; if off, rows are only looked up.
-        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters and pages of a runtime
-            filter, and its rows where the caller joins again.
-        adaptive_order: order conjuncts by measured cost.
         share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
             `index_folder` names one.
-        lazy_columns: decode payload columns only where rows survive.
-        read_nested_parts: of lists, maps and structs in Parquet files, read only those leaf columns that filters and result
-            need.
     """
 
     prune_files: bool = True
@@ -52,11 +44,7 @@ class Switches:
     use_bitmap_indexes: bool = True
     use_bloom_filters: bool = True
     use_runtime_filters: bool = True
-    adaptive_runtime_filters: bool = True
-    adaptive_order: bool = True
     share_indexes: bool = True
-    lazy_columns: bool = True
-    read_nested_parts: bool = True
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -75,9 +63,6 @@ class ScanOptions:
         read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, as part of the
             memory limit; at most a quarter of the limit is used, and 0 fetches nothing ahead.
         delete_cache_bytes: limit of the process-wide cache of delete indexes, and of the cache of semi-join keys.
-        disk_cache_bytes: how much of data and delete files on S3 is kept on the disk of this machine, for all processes of the
-            user: ends of files, and ranges of up to 1 MiB that were read twice. The store is asked whether a file is still
-            the same. 0 keeps nothing.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
         keep_order: return batches in the order of the plan; if off, as they are read, so that no worker waits for another.
@@ -96,7 +81,6 @@ class ScanOptions:
     parallelism: int = os.cpu_count() or 1
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
-    disk_cache_bytes: int = DEFAULT_DISK_CACHE_BYTES
     index_folder: str | None = None
     keep_order: bool = True
     verify_checksums: bool = True
@@ -110,7 +94,7 @@ class ScanOptions:
         for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("delete_cache_bytes", "disk_cache_bytes", "read_ahead_bytes"):
+        for name in ("delete_cache_bytes", "read_ahead_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
 
@@ -155,9 +139,7 @@ class ScanOptions:
     @classmethod
     def without_optimisations(cls) -> "ScanOptions":
         """Every switch off: the plainest way to the same rows, for differential tests."""
-        return cls.of(
-            parallelism=1, read_ahead_bytes=0, disk_cache_bytes=0, **{f.name: False for f in fields(Switches)}
-        )
+        return cls.of(parallelism=1, read_ahead_bytes=0, **{f.name: False for f in fields(Switches)})
 
 
 _SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}

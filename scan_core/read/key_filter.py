@@ -174,11 +174,11 @@ class KeyFilter(Restriction):
     def _is_on(self, level: Level) -> bool:
         if not self.filter.decision.is_on(level):
             return False
-        return not self.options.switches.adaptive_runtime_filters or self.worth.is_on(level)
+        return self.worth.is_on(level)
 
     def _record(self, level: Level, num_rows: int, excluded: int) -> None:
-        if not self.options.switches.adaptive_runtime_filters or (level is Level.ROWS and self.filter.is_exact):
-            return  # adaptivity is off, or the result depends on the filter, which judges every row
+        if level is Level.ROWS and self.filter.is_exact:
+            return  # the result depends on the filter, which judges every row
         self.metrics.runtime_filters_switched_off += self.worth.record(level, num_rows, excluded)
 
 

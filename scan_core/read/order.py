@@ -98,7 +98,7 @@ class Adaptivity:
     def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
         text = "" if context.predicate is None else context.predicate.sql
-        return cls(adaptive=context.options.switches.adaptive_order, hint_key=(context.table, hash(text)))
+        return cls(adaptive=True, hint_key=(context.table, hash(text)))
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.

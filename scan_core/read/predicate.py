@@ -150,9 +150,7 @@ def open_conjuncts(
 ) -> list[Conjunct]:
     """The conjuncts of a scan with their columns in one data file; MalformedTableError if a required one is missing."""
     predicate = context.predicate or BoundPredicate("true", ())
-    conjuncts = predicate.conjuncts
-    if context.options.switches.read_nested_parts:
-        conjuncts = tuple(map(narrowed, conjuncts))
+    conjuncts = tuple(map(narrowed, predicate.conjuncts))
     shared = shared_parts(conjuncts)
     return [
         Conjunct(

@@ -215,7 +215,6 @@ class FileProjection:
     ) -> None:
         self._path = file.path
         self._reader = reader
-        self._reads_parts = context.options.switches.read_nested_parts
         self._file = file
         self._specs = context.specs
         self._is_anonymous = not has_field_ids and not context.name_mapping
@@ -253,7 +252,7 @@ class FileProjection:
 
     def _from_file(self, index: int, file_field: pa.Field, field: NestedField) -> FromFile:
         """The file's column or member `index`, of which only those leaf columns are read that the table's type has."""
-        if self._reader is not None and self._reads_parts and pt.is_nested(file_field.type):
+        if self._reader is not None and pt.is_nested(file_field.type):
             found = self._reader.part(index, leaf_needs(file_field.type, field.type))
             if found is not None and (kind := type_of_leaves(file_field.type, found[1])) is not None:
                 index, file_field = found[0], file_field.with_type(kind)
@@ -302,7 +301,7 @@ class FileProjection:
         from nevermore.scan_core.expr.evaluate import values_at
         from nevermore.scan_core.expr.parts import is_leaf, narrowed
 
-        access = narrowed(access) if self._reads_parts else access
+        access = narrowed(access)
         column = next(n for n in walk(access) if isinstance(n, Column | Member) and is_leaf(n))
         source = self.leaf(column.field_id, column.type)
         if isinstance(source, Constant):

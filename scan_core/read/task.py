@@ -266,7 +266,7 @@ class TaskReader:
                 yield columns.undecoded(window), _within(window, group.num_rows)
                 release_unused(number, trims=budget.limits.is_tight)
             return
-        if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
+        if not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
             return
         if budget.fits(group.num_bytes):  # of small files, asking what their columns take costs more than it can save
@@ -314,8 +314,6 @@ class TaskReader:
             plan: of the row group, as `select` returns it.
             within: the rows of the piece.
         """
-        if not self._context.options.switches.lazy_columns:
-            columns.load(sorted(self._wanted), within)
         if isinstance(plan, Scan):
             return within
         selection = intersect(plan.selection, within)
@@ -354,7 +352,6 @@ class TaskReader:
         self._metrics.fallbacks += counts.fallbacks
         self._metrics.bytes_read_ahead += counts.bytes_ahead
         self._metrics.bytes_read_in_vain += counts.bytes_in_vain
-        self._metrics.bytes_from_disk_cache += counts.bytes_kept
         self._metrics.bytes_spilled += counts.bytes_spilled
         self._metrics.row_groups_over_memory_limit += counts.over_limit
         if self._limits is None or not self._ahead.may_expect(self._reader):

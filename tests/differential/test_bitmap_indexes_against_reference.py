@@ -26,7 +26,7 @@ quick = settings(
     max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 thorough = settings(quick, max_examples=1000, derandomize=False, print_blob=True)
-OPTIONS = [ScanOptions(), ScanOptions(parallelism=3, split_bytes=1, batch_rows=2), ScanOptions.of(lazy_columns=False)]
+OPTIONS = [ScanOptions(), ScanOptions(parallelism=3, split_bytes=1, batch_rows=2)]
 
 
 def check_history(draw: Callable[..., Any]) -> None:

@@ -74,7 +74,7 @@ def test_option_of_the_wrong_type_or_an_unknown_name_is_refused_by_name(options:
 
 def test_options_and_switches_by_name_are_those_that_differ_from_the_defaults() -> None:
     assert ScanOptions().changed() == {}
-    options = ScanOptions(parallelism=ScanOptions().parallelism + 1, switches=Switches(lazy_columns=False))
+    options = ScanOptions(parallelism=ScanOptions().parallelism + 1, switches=Switches(prune_pages=False))
     assert ScanOptions.of(**options.changed()) == options
     plain = ScanOptions.without_optimisations()
     assert {f.name for f in fields(Switches)} <= plain.changed().keys()
@@ -93,7 +93,7 @@ EXPECTED = [
         {"parallelism": 5, "split_bytes": 1},
         *({switch.name: False} for switch in fields(Switches)),
         {"prune_row_groups": False, "prune_deletes": False, "prune_pages": False},
-        {"adaptive_order": False, "batch_rows": 7},
+        {"batch_rows": 7},
     ],
     ids=str,
 )

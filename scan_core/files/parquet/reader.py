@@ -279,7 +279,6 @@ class ParquetFileReader:
         """Drop what was fetched of a row group and not read."""
         if self._remote is not None:
             self.counts.bytes_in_vain += self._remote.forget_ahead(row_group.index)
-            self.counts.bytes_kept += self._remote.take_kept()
 
     def close(self) -> None:
         """Release the file."""

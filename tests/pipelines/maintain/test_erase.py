@@ -583,11 +583,11 @@ def test_caches_and_spilled_files_go_and_the_rest_is_named(
     plain: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "caches"))
-    held = [user_folder(purpose) for purpose in ("objects", "indexes", "spill")]
-    for folder, name in zip(held, ("4f", "4f.index", "4f"), strict=True):
-        with (folder.folder(name) if folder is held[2] else folder).replace("keys") as file:
+    held = [user_folder(purpose) for purpose in ("indexes", "spill")]
+    for folder, name in zip(held, ("4f.index", "4f"), strict=True):
+        with (folder.folder(name) if folder is held[1] else folder).replace("keys") as file:
             file.write(b"person-1@example.org")
-    with held[2].existing_folder("4f").replace("lock") as file:
+    with held[1].existing_folder("4f").replace("lock") as file:
         file.write(b"")  # of a killed process
     for name in (".dagster/storage/run.db", "data_docs/index.html"):
         (plain.folder / name).parent.mkdir(parents=True)

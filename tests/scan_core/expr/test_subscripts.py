@@ -86,8 +86,8 @@ def test_scans_with_several_conjuncts_on_one_map_or_list_give_the_rows_of_naive_
     builder.commit(builder.data({"id": [i for i, _, _ in rows], "m": maps, "l": [values for _, _, values in rows]}))
     scan = scan_core.open_table(builder.metadata_path).scan()
 
-    def ids(text: str, *, adaptive: bool) -> list[int]:
-        narrowed = scan.select("id").where(text).with_options(ScanOptions.of(adaptive_order=adaptive, parallelism=1))
+    def ids(text: str) -> list[int]:
+        narrowed = scan.select("id").where(text).with_options(ScanOptions(parallelism=1))
         found: list[int] = narrowed.to_table()["id"].to_pylist()
         return found
 
@@ -95,10 +95,9 @@ def test_scans_with_several_conjuncts_on_one_map_or_list_give_the_rows_of_naive_
     of_lists = [i for i, _, v in rows if v and len(v) > 2 and v[2] in {1, 2} and v[0] in {0, 1} and v[1] is not None]
     assert of_maps
     assert of_lists
-    for adaptive in (True, False):
-        for _ in range(2):  # the second scan runs in the order that the first one measured
-            assert ids("m[3] >= 0 and m[1] in (1, 2) and m[0] = 2", adaptive=adaptive) == of_maps
-            text = "l[2] >= 1 and l[0] <= 1 and l[1] is not null and cardinality(l) > 2"
-            assert ids(text, adaptive=adaptive) == of_lists  # rows of short lists, where l[2] fails, pass no other way
-        with pytest.raises(EvaluationError, match="outside the list"):
-            ids("l[2] >= 1 and l[0] <= 1", adaptive=adaptive)
+    for _ in range(2):  # the second scan runs in the order that the first one measured
+        assert ids("m[3] >= 0 and m[1] in (1, 2) and m[0] = 2") == of_maps
+        text = "l[2] >= 1 and l[0] <= 1 and l[1] is not null and cardinality(l) > 2"
+        assert ids(text) == of_lists  # rows of short lists, where l[2] fails, pass no other way
+    with pytest.raises(EvaluationError, match="outside the list"):
+        ids("l[2] >= 1 and l[0] <= 1")

@@ -14,7 +14,6 @@ from nevermore.scan_core.deletes.indexes import DeleteCache
 from nevermore.scan_core.files.parquet.file_layout import FOOTERS, file_columns
 from nevermore.scan_core.io import cache, catalog
 from nevermore.scan_core.io.location import Location
-from nevermore.scan_core.io.object_store import disk_cache
 from nevermore.scan_core.io.private_files import spill_folder
 from nevermore.scan_core.joins import key_set
 from nevermore.scan_core.joins.column_keys import KeyField
@@ -113,10 +112,6 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "keys of a join": (lambda: JOIN._lock, lambda: JOIN.bind((KeyField(1, "k", PrimitiveType("int")),))),
     "late keys": (lambda: LATE._lock, lambda: LATE.fill([1, 2])),
     "parts of columns": (lambda: COLUMNS.lock, lambda: COLUMNS.part(0, {0, 1})),
-    "objects on disk": (
-        lambda: disk_cache(10**6)._lock,
-        lambda: disk_cache(10**6).put("fork", memoryview(b"data"), is_first=False),
-    ),
 }
 
 

@@ -42,7 +42,7 @@ def test_rows_dropped_by_batch_leave_the_same_batches(table: scan_core.Table, ba
     for scan in (table.scan(), table.scan().select("name", "_pos", "_deleted"), table.scan().select("_file")):
         scan = scan.where(f"id < {rows}")  # noqa: PLW2901  the same scan of fewer rows
         by_batch = list(scan.with_options(ScanOptions(batch_rows=batch_rows)).to_batches())
-        plain = ScanOptions.of(batch_rows=batch_rows, lazy_columns=False)
+        plain = ScanOptions(batch_rows=batch_rows)
         with kernels_used(are_on=False):
             assert pa.Table.from_batches(by_batch) == scan.with_options(plain).to_table()
         assert max(b.num_rows for b in by_batch) <= batch_rows
