@@ -3,7 +3,6 @@ from nevermore.scan_core.diff import ChangeType as ChangeType
 from nevermore.scan_core.diff import read_changes as read_changes
 from nevermore.scan_core.expr.nodes import Expr as Expr
 from nevermore.scan_core.expr.nodes import col as col
-from nevermore.scan_core.joins.late_keys import LateKeys as LateKeys
 from nevermore.scan_core.model.errors import ColumnNotFoundError as ColumnNotFoundError
 from nevermore.scan_core.model.errors import EvaluationError as EvaluationError
 from nevermore.scan_core.model.errors import MalformedTableError as MalformedTableError

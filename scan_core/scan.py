@@ -244,8 +244,7 @@ class ScanRequest:
 
         Args:
             columns: see `semi_join`.
-            keys: as in `semi_join`; or `LateKeys`, which are filled while the scan runs; or `induced_ranges` of the
-                other side's key, which are known without reading it.
+            keys: as in `semi_join`; or `induced_ranges` of the other side's key, which are known without reading it.
 
         Raises:
             OptionError: see `semi_join`.

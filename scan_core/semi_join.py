@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -17,8 +16,8 @@ from nevermore.scan_core.joins.column_keys import (
     engine_values,
     merge_ranges,
 )
+from nevermore.scan_core.joins.given_keys import distinct_keys, from_text, key_table, to_text
 from nevermore.scan_core.joins.key_set import KeySet
-from nevermore.scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
 from nevermore.scan_core.joins.request import FilterKeys, RuntimeFilter
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.options import ScanOptions
@@ -230,12 +229,12 @@ class SemiJoin:
 
     Attributes:
         columns: names of the scan's columns.
-        keys: a table of key rows, a scan that gives them, late ones, or ranges that another scan's statistics give.
+        keys: a table of key rows, a scan that gives them, or ranges that another scan's statistics give.
         is_exact: the result has no row without partner; otherwise it may have some.
     """
 
     columns: tuple[str, ...]
-    keys: pa.Table | KeyScan | LateKeys | KeyRangeSource | GivenRanges
+    keys: pa.Table | KeyScan | KeyRangeSource | GivenRanges
     is_exact: bool
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: ProcessLock = field(default_factory=ProcessLock, repr=False, compare=False)
@@ -253,8 +252,8 @@ class SemiJoin:
         return RuntimeFilter(fields, self._bound(fields), self.is_exact)
 
     def key_rows(self) -> pa.Table | None:
-        """The keys as a table, read now if they are a scan; None if they are late or ranges."""
-        if isinstance(self.keys, LateKeys | KeyRangeSource | GivenRanges):
+        """The keys as a table, read now if they are a scan; None if they are ranges."""
+        if isinstance(self.keys, KeyRangeSource | GivenRanges):
             return None
         if isinstance(self.keys, pa.Table):
             return self.keys
@@ -265,8 +264,6 @@ class SemiJoin:
         return rows
 
     def _bound(self, fields: tuple[KeyField, ...]) -> FilterKeys:
-        if isinstance(self.keys, LateKeys):
-            return self.keys
         if isinstance(self.keys, KeyRangeSource | GivenRanges):
             return self.keys.ranges(fields[0])
         rows = self.key_rows()
@@ -291,10 +288,6 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
         OptionError: no columns, something that is not keys, or another number of key columns than of names.
     """
     names = _names(columns)
-    if isinstance(keys, LateKeys):
-        if is_exact:
-            raise OptionError("late keys may come too late for a semi join: use prefilter(), and join again")
-        return SemiJoin(names, keys, is_exact)
     if isinstance(keys, KeyRangeSource | GivenRanges):
         if len(names) > 1 or is_exact:
             raise OptionError("ranges are for prefilter() on one column: they do not identify single keys")
@@ -386,10 +379,6 @@ def joins_from_text(text: str) -> tuple[SemiJoin, ...]:
 def _document(join: SemiJoin) -> dict[str, Any]:
     document: dict[str, Any] = {"columns": list(join.columns), "exact": join.is_exact}
     keys = join.keys
-    if isinstance(keys, LateKeys):
-        if keys.folder is None:
-            raise OptionError("late keys reach other processes through a folder: LateKeys(folder)")
-        return document | {"late": keys.name, "folder": str(keys.folder)}
     if isinstance(keys, KeyRangeSource):
         keys = GivenRanges.of(key_ranges(keys.scan, keys.column, keys.most_ranges))
     if isinstance(keys, GivenRanges):
@@ -401,8 +390,6 @@ def _document(join: SemiJoin) -> dict[str, Any]:
 
 def _join(document: dict[str, Any]) -> SemiJoin:
     columns, is_exact = tuple(document["columns"]), bool(document["exact"])
-    if "late" in document:
-        return SemiJoin(columns, LateKeys(Path(document["folder"]), document["late"]), is_exact)
     if "ranges" in document:
         text = document["ranges"]
         return SemiJoin(columns, GivenRanges(None if text is None else from_text(text)), is_exact)

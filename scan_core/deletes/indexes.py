@@ -652,7 +652,7 @@ def narrowing_of(
 
     rows = sum(file.record_count for file in group.files)
     for filter_ in context.runtime_filters:
-        keys = filter_.newest() if filter_.is_exact else None
+        keys = filter_.keys if filter_.is_exact else None
         if not isinstance(keys, KeySet) or keys.num_keys * _MIN_RATIO > rows:
             continue
         if not all(f.field_id in group.key_ids for f in filter_.fields):

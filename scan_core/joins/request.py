@@ -6,13 +6,12 @@ from uuid import uuid4
 
 from nevermore.scan_core.joins.column_keys import KeyField, KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
-from nevermore.scan_core.joins.late_keys import LateKeys
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.snapshot import DataFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.prune.verdicts import Level
 
-FilterKeys = KeySet | KeyRanges | LateKeys
+FilterKeys = KeySet | KeyRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,6 @@ class RuntimeFilter:
         kind = "semi join" if self.is_exact else "prefilter"
         return f"{kind} on {', '.join(f.name for f in self.fields)}"
 
-    def newest(self) -> KeySet | KeyRanges | None:
-        """The keys known now; None until late keys are provided."""
-        return self.keys.newest(self.fields) if isinstance(self.keys, LateKeys) else self.keys
-
     def decided(self, decision: FilterDecision) -> "RuntimeFilter":
         """This filter with the decision of the cost model."""
         return replace(self, decision=decision)
@@ -81,13 +76,13 @@ def decide(
     """Decide at which levels to use a filter in a plan of these files.
 
     Args:
-        filter_: whose keys are known, or not yet.
+        filter_: the filter.
         files: those left to read.
         statistics_of: statistics of a file's columns from its manifest.
         options: of the scan.
     """
     run = uuid4().hex
-    keys = filter_.newest()
+    keys = filter_.keys
     if not options.switches.use_runtime_filters:
         return FilterDecision(
             run, tuple((level, "use_runtime_filters is off") for level in Level if level is not Level.ROWS)

@@ -383,9 +383,7 @@ def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
 
 
 def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
-    keys = filter_.newest()
-    if keys is None:
-        return "keys that are not known yet; splits begun after they arrive use them"
+    keys = filter_.keys
     if isinstance(keys, KeyRanges):
         if keys.ranges is None:
             return "ranges of a column without known values"

@@ -153,14 +153,12 @@ F = TypeVar("F", DataFile, DeleteFile)
 
 
 class PlanFilters:
-    """The runtime filters of a scan whose keys are known when it is planned."""
+    """The runtime filters of a scan, applied to what manifests say."""
 
     def __init__(self, context: ScanContext, schema: Schema, specs: Mapping[int, PartitionSpec]) -> None:
         self._context = context
         self._schema = schema
-        self._filters = [
-            _PlanFilter(filter_, context, specs) for filter_ in context.runtime_filters if filter_.newest() is not None
-        ]
+        self._filters = [_PlanFilter(filter_, context, specs) for filter_ in context.runtime_filters]
         if not context.options.switches.use_runtime_filters:
             self._filters = []
 
@@ -236,7 +234,7 @@ class _PlanFilter:
         self.field_ids = tuple(f.field_id for f in filter_.fields)
         self._switches = context.options.switches
         self._specs = specs
-        self._keys = filter_.newest()
+        self._keys = filter_.keys
         self._lookup: KeyLookup | None = self._keys.lookup(context.options) if isinstance(self._keys, KeySet) else None
         self._of_spec: dict[int, PartitionKeys | None] = {}
         self._of_partition: dict[tuple[int, tuple[Any, ...]], bool] = {}

@@ -189,10 +189,10 @@ def open_key_filters(
     statistics: FileStatistics,
     metrics: ScanMetrics,
 ) -> Iterator[Restriction]:
-    """All runtime filters whose keys are known when the file is opened; reads the bitmaps that answer one."""
+    """All runtime filters that are used; reads the bitmaps that answer one."""
     for number, filter_ in enumerate(context.runtime_filters):
-        keys = filter_.newest()
-        if keys is None or not _is_used(filter_, context):
+        keys = filter_.keys
+        if not _is_used(filter_, context):
             continue
         worth, options = worth_in_run(filter_.decision.run), context.options
         sources = [projection.leaf(f.field_id, f.type) for f in filter_.fields]
@@ -211,7 +211,7 @@ def open_key_filters(
 
 
 def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueSource]:
-    """Sources of the key columns of filters that judge rows, whether or not late keys have arrived.
+    """Sources of the key columns of filters that judge rows.
 
     Tasks that share a row group divide its rows by this answer, so it must be the same for all of them.
     """

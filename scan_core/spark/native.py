@@ -32,7 +32,6 @@ from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.io.files import file_size, locate
 from nevermore.scan_core.io.location import FileIOConfig, Location, relocate
-from nevermore.scan_core.joins.late_keys import LateKeys
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import (
@@ -319,8 +318,6 @@ class FileReading:
 
 def why_not_columns(context: ScanContext) -> str | None:
     """The reason why Spark cannot read any file of the scan; None if it depends on the file."""
-    if any(isinstance(filter_.keys, LateKeys) for filter_ in context.runtime_filters):
-        return "the scan has runtime filters whose keys are found while it runs"
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"

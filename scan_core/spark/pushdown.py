@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from sqlglot import exp
 
-from nevermore.scan_core.joins.late_keys import distinct_keys
+from nevermore.scan_core.joins.given_keys import distinct_keys
 from nevermore.scan_core.model.errors import OptionError, UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type

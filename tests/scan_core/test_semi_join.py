@@ -15,7 +15,7 @@ import pytest
 from nevermore import scan_core
 from nevermore.scan_core import Scan, ScanOptions
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
-from nevermore.scan_core.joins.late_keys import key_table
+from nevermore.scan_core.joins.given_keys import key_table
 from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError
 from nevermore.scan_core.semi_join import induced_ranges
 from tests.support.iceberg_json import Column, Partition
@@ -220,8 +220,6 @@ def test_mistakes_are_told(scan: Scan) -> None:
         scan.semi_join([], [])
     with pytest.raises(OptionError, match="select its key columns"):
         scan.semi_join("nr", scan)
-    with pytest.raises(OptionError, match="too late"):
-        scan.semi_join("id", scan_core.LateKeys())
     with pytest.raises(OptionError, match="keys of column 'id'"):
         key_table([1, "a"], ["id"])
 

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nevermore.scan_core import LateKeys
 from nevermore.scan_core.io import private_files
 from nevermore.scan_core.io.private_files import (
     PrivateFolder,
@@ -228,9 +227,6 @@ def test_a_folder_of_the_users_choice_must_be_the_users_own(attacked: Machine, m
         chosen.chmod(0o777)
     with pytest.raises(OptionError, match="chosen"):
         shared_index(str(chosen), "key", lambda: INDEX)
-    late = LateKeys(chosen)
-    with pytest.raises(OptionError, match="chosen"):
-        late.fill([1])
     reports = TaskReports(chosen)
     with pytest.raises(OptionError, match="chosen"):
         reports.write_task(1, 1, ScanMetrics())
@@ -238,13 +234,8 @@ def test_a_folder_of_the_users_choice_must_be_the_users_own(attacked: Machine, m
         reports.total()
 
 
-def test_reports_and_late_keys_that_are_no_plain_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_reports_that_are_no_plain_files_are_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "chosen"
-    late = LateKeys(folder)
-    late.fill([1])
-    os.mkfifo(folder / f"{late.name}-000002.arrow")
-    with pytest.raises(UnsafeFileError, match="000002"):
-        late.newest(())
     reports = TaskReports(folder)
     reports.write_task(1, 1, ScanMetrics(), 1)
     assert reports.stage_ids == (1,)

@@ -17,7 +17,6 @@ from nevermore.scan_core.io.location import Location
 from nevermore.scan_core.io.private_files import spill_folder
 from nevermore.scan_core.joins import key_set
 from nevermore.scan_core.joins.column_keys import KeyField
-from nevermore.scan_core.joins.late_keys import LateKeys
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import PrimitiveType
@@ -93,7 +92,6 @@ def _use_the_catalog() -> None:
 
 
 JOIN = semi_join("k", pa.table({"k": pa.array([1, 2], pa.int32())}), is_exact=True)
-LATE = LateKeys()
 COLUMNS = file_columns(pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.int32()), ("c", pa.int32())]))]))
 SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "manifests": (lambda: cache._DECODED._lock, lambda: cache.put("fork", "value", 1)),
@@ -110,7 +108,6 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.find("fork")),
     "dead rows": (lambda: native._CACHE._lock, native.forget),
     "keys of a join": (lambda: JOIN._lock, lambda: JOIN.bind((KeyField(1, "k", PrimitiveType("int")),))),
-    "late keys": (lambda: LATE._lock, lambda: LATE.fill([1, 2])),
     "parts of columns": (lambda: COLUMNS.lock, lambda: COLUMNS.part(0, {0, 1})),
 }
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nevermore import scan_core
-from nevermore.scan_core import LateKeys, Scan
-from nevermore.scan_core.spark import dataframe, explain_sql, pushdown, reads_of_sql, reports_of, sql
+from nevermore.scan_core import Scan
+from nevermore.scan_core.spark import dataframe, explain_sql, pushdown, reads_of_sql, sql
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
@@ -154,17 +154,6 @@ def test_semi_join_of_a_scan_is_exact_in_spark(spark: SparkSession, fact: Scan, 
     keyed = fact.semi_join("item", items.where("colour = 'red'").select("item")).select("sale")
     expected = sorted(keyed.to_table()["sale"].to_pylist())
     assert sorted(row["sale"] for row in dataframe(spark, keyed).collect()) == expected
-
-
-def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSession, fact: Scan, tmp_path: Path) -> None:
-    late = LateKeys(tmp_path / "keys")
-    frame = dataframe(spark, fact.prefilter("item", late), "python", metrics_dir=tmp_path / "reports")
-    everything = frame.count()
-    late.fill([5, 6])
-    few = frame.count()
-    assert 0 < few < everything
-    assert {row["item"] for row in frame.filter("item in (5, 6)").collect()} == {5, 6}
-    assert reports_of(frame).of_last_stage().row_groups_pruned_by_runtime_filters == FILES - 1
 
 
 @pytest.mark.parametrize("reader", ["python", "native"])

@@ -1,16 +1,13 @@
 """A row group too large for one task: its shares hold every living row once, and each reads its own pages."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from nevermore import scan_core
-from nevermore.scan_core import LateKeys, ScanOptions
-from nevermore.scan_core.files.parquet.chunks import PagedChunks
+from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.read.split_reader import count_split, read_split
@@ -91,22 +88,3 @@ def test_each_share_reads_its_own_pages(table: scan_core.Table) -> None:
 def test_row_groups_stay_whole_where_they_are_small(table: scan_core.Table) -> None:
     plan = table.scan().plan()
     assert list(share_row_groups(plan.splits(), plan.tasks[0].length)) == list(plan.splits())
-
-
-def test_keys_that_arrive_between_shares_lose_no_row(table: scan_core.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = LateKeys()
-    keys = list(range(1, NUM_ROWS, 3))
-    plan = table.scan().select("x").prefilter("id", late).with_options(ScanOptions.of(prune_deletes=False)).plan()
-    bare = replace(plan.tasks[0], equality_deletes=())
-    has_pages = PagedChunks.has_pages
-    monkeypatch.setattr(
-        PagedChunks, "has_pages", lambda self, group, column: column != 0 and has_pages(self, group, column)
-    )
-    found = []
-    for number in range(4):
-        if number == 1:
-            late.fill(keys)
-        share = Split(plan.context, (replace(bare, row_share=(number, 4)),))
-        found += [x for batch in read_split(share, ScanMetrics()) for x in batch["x"].to_pylist()]
-    wanted = table.scan().select("id", "x").to_table()
-    assert set(wanted.filter(pc.is_in(wanted["id"], pa.array(keys)))["x"].to_pylist()) <= set(found)

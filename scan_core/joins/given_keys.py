@@ -1,20 +1,15 @@
-"""Keys given by a caller, and LateKeys: a placeholder in a plan for keys that are provided while the scan runs."""
+"""Keys that a caller gives: as a table, as distinct values of columns, and as text for other processes."""
 
 import base64
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pyarrow as pa
 
-from nevermore.scan_core.io.private_files import private_folder
 from nevermore.scan_core.joins.column_keys import KeyField
-from nevermore.scan_core.joins.key_set import KeySet, as_column_values
+from nevermore.scan_core.joins.key_set import as_column_values
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.model.running import ProcessLock
 
 
 def key_table(keys: Any, names: Sequence[str]) -> pa.Table:
@@ -90,91 +85,6 @@ def _array(values: Any, name: str) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise OptionError(f"keys of column {name!r}: {error}") from error
-
-
-@dataclass(eq=False)
-class LateKeys:
-    """A placeholder for keys that are provided later.
-
-    Args:
-        folder: where versions are left for other processes of this user, who alone may write to it; None for this process.
-    """
-
-    folder: Path | None = None
-    name: str = field(default_factory=lambda: uuid4().hex)
-    _given: list[Any] = field(default_factory=list, repr=False)
-    _bound: dict[tuple[Any, ...], tuple[int, KeySet]] = field(default_factory=dict, repr=False)
-    _lock: ProcessLock = field(default_factory=ProcessLock, repr=False)
-
-    @property
-    def version(self) -> int:
-        """How many times it was filled; 0 before the first."""
-        if self.folder is None:
-            return len(self._given)
-        if not self.folder.exists():
-            return 0
-        with private_folder(self.folder) as folder:
-            names = [name for name in folder.names() if fnmatch(name, f"{self.name}-*.arrow")]
-        return max((int(name.removesuffix(".arrow").rpartition("-")[2]) for name in names), default=0)
-
-    def fill(self, keys: Any) -> None:
-        """Provide the keys: from now on, rows with other keys may be skipped.
-
-        Args:
-            keys: as `Scan.semi_join` takes them, except a scan.
-
-        Raises:
-            OptionError: no keys, or a folder that others may write to.
-        """
-        table = keys if hasattr(keys, "column_names") else None
-        names = list(table.column_names) if table is not None else ["keys"]
-        if table is None and isinstance(keys, list) and keys and isinstance(keys[0], tuple):
-            names = [f"key {i}" for i in range(len(keys[0]))]
-        found = key_table(keys, names)
-        with self._lock:
-            if self.folder is None:
-                self._given.append(found)
-                return
-            with (
-                private_folder(self.folder) as folder,
-                folder.locked(f"{self.name}.lock"),  # other processes may fill it, too
-                folder.replace(self._file(self.version + 1)) as file,
-            ):
-                file.write(to_bytes(found))
-
-    def newest(self, fields: tuple[Any, ...]) -> KeySet | None:
-        """The newest version as keys of these columns; None before the first.
-
-        Raises:
-            OptionError: keys of another kind, or of another number of columns.
-        """
-        version = self.version
-        if version == 0:
-            return None
-        known = self._bound.get(fields)
-        if known is not None and known[0] == version:
-            return known[1]
-        table = self._given[version - 1] if self.folder is None else self._read(self.folder, version)
-        if table.num_columns != len(fields):
-            raise OptionError(f"late keys have {table.num_columns} columns, {len(fields)} are to be matched")
-        keys = KeySet(fields, distinct_keys(table, fields, [f.name for f in fields]))
-        self._bound[fields] = version, keys
-        return keys
-
-    def _file(self, version: int) -> str:
-        return f"{self.name}-{version:06}.arrow"
-
-    def _read(self, folder: Path, version: int) -> pa.Table:
-        with private_folder(folder) as held, held.read(self._file(version)) as file:
-            return from_bytes(file.read())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Another process learns of later versions from the folder only; without one, the latest version travels along."""
-        return {"folder": self.folder, "name": self.name, "given": self._given[-1:]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The same place, in another process."""
-        self.__init__(state["folder"], state["name"], state["given"])  # type: ignore[misc]
 
 
 _CODEC = "zstd"
