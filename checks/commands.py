@@ -258,10 +258,9 @@ def report(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page about tables: lineage, snapshots, changes, debt, scan times, quarantine and the last checks.
+    """Write one HTML page about tables: lineage, snapshots, changes, debt, quarantine and the last checks.
 
-    The page needs no network, and shows the results that `nevermore check` has kept. To measure scans, up to 256 MiB of
-    each table are read.
+    The page needs no network, and shows the results that `nevermore check` has kept.
 
     Example: `nevermore report shop.orders -o orders.html`
     """

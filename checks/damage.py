@@ -20,13 +20,11 @@ from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     Damage,
     DataFile,
-    DeleteContent,
     DeleteFile,
     FileFormat,
     MemoryLimitError,
     MissingFileError,
     ScanError,
-    ScanMetrics,
     ScanOptions,
     Snapshot,
     Table,
@@ -45,7 +43,6 @@ from nevermore.scan_core.metadata import (
     read_metadata_rows,
     snapshot_manifests,
 )
-from nevermore.scan_core.parts import position_count, read_deletion_vector, read_position_deletes
 
 _CLOCK_SKEW_MS = 60_000
 """Difference between the clocks of two writers that Iceberg tolerates."""
@@ -290,8 +287,6 @@ class _Verifier:
     # Content
 
     def _content(self, files: Mapping[tuple[str, int | None], DataFile | DeleteFile]) -> None:
-        io = self._table.io
-        rows = {relocate(f.path, io).path: f.record_count for f in files.values() if isinstance(f, DataFile)}
         whole: dict[str, bool] = {}
         for file in files.values():
             if file.path not in whole:  # vectors share their files
@@ -303,36 +298,9 @@ class _Verifier:
             reported = " ".join(d.place for d in self._found.damage if d.file == file.path)
             unreadable = (UnsupportedError, MemoryLimitError)
             with self._reporting(file.path, is_reported=not whole[file.path], not_compared=unreadable):
-                for place, problem in self._content_faults(file, rows):
+                for place, problem in self._facts.faults(file):
                     if not place or place not in reported:
                         self._damaged(file.path, place, problem)
-
-    def _content_faults(self, file: DataFile | DeleteFile, rows: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """What is wrong with the values in a file; `rows` has the number of rows of each data file by path."""
-        is_damaged = False
-        if not (isinstance(file, DeleteFile) and file.is_deletion_vector):
-            for fault in self._facts.by_all_rows(file):
-                is_damaged = True
-                yield fault
-        if isinstance(file, DeleteFile) and not is_damaged:
-            yield from self._positions(file, rows)
-            yield from (("", fault.removeprefix(f"{file.path}: ")) for fault in self._facts.scope_faults(file))
-
-    def _positions(self, file: DeleteFile, rows: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Deleted positions that their data file does not have."""
-        io = self._table.io
-        if file.is_deletion_vector:
-            vector = read_deletion_vector(file, io, ScanMetrics())
-            held = rows.get(relocate(file.referenced_data_file, io).path) if file.referenced_data_file else None
-            last = position_count(vector)[1]
-            if held is not None and last >= held:
-                problem = f"deletes row {last:,}, but its data file has {counted(held, 'row')}"
-                yield f"vector at byte {file.content_offset}", problem
-        elif file.content is DeleteContent.POSITION:
-            for path, positions in read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path.items():
-                held, last = rows.get(relocate(path, io).path), position_count(positions)[1]
-                if held is not None and last >= held:
-                    yield "column 'pos'", f"deletes row {last:,} of {path}, which has {counted(held, 'row')}"
 
     def _statistics(self, snapshot_ids: Sequence[int]) -> list[tuple[str, int | None]]:
         """Statistics files of the snapshots, and those of others that hold indexes of data files, with their sizes."""

@@ -125,7 +125,7 @@ class Validation:
     num_rows: Mapping[str, int]
     documents: Sequence[Mapping[str, Any]]
 
-    def results(self, how: str = "") -> dict[str, CheckResult]:
+    def results(self) -> dict[str, CheckResult]:
         """One check for the expectations that block, and one for those that warn; only where there are some."""
         made = {}
         for severity, name in NAMES.items():
@@ -135,7 +135,7 @@ class Validation:
             wrong = [f for f in mine if not f.passed]
             rows = [row for f in wrong for row in f.rows][:MAX_OFFENDING_KEYS]
             compared = {"expectations": len(mine), **self.num_rows}
-            details = [*([how] if how else []), *(f.statement for f in wrong)]
+            details = [f.statement for f in wrong]
             made[name] = CheckResult(name, not wrong, compared, rows, details, severity=severity)
         return made
 

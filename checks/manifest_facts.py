@@ -68,7 +68,9 @@ from nevermore.scan_core.parts import (
     field_id_of,
     open_file,
     partition_text,
+    position_count,
     read_deletion_vector,
+    read_position_deletes,
 )
 
 NAME = "manifests_match_files"
@@ -121,9 +123,11 @@ def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None
             compared["delete files" if isinstance(file, DeleteFile) else "data files"] += 1
             if file.path not in damaged:  # deletion vectors share their files
                 damaged[file.path] = verify_bytes(file.path, file.format, table.io).damage
+                if (size := file_size(file.path, table.io)) != file.file_size_bytes:
+                    details.append(f"{file.path}: has {size:,} bytes, but {file.file_size_bytes:,} by its manifest")
                 details += map(str, damaged[file.path])
             if not damaged[file.path]:
-                details += facts.faults(file)
+                details += (str(Damage(file.path, place, problem)) for place, problem in facts.faults(file))
     if len(details) > MAX_STATEMENTS:
         details = [*details[:MAX_STATEMENTS], f"and {len(details) - MAX_STATEMENTS:,} more"]
     not_compared = [f"not compared: {text}" for text in sorted(facts.not_compared)]
@@ -288,41 +292,48 @@ class FileFacts:
         )
         self.not_compared: set[str] = set()
 
-    def faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
-        """What is wrong with a manifest entry.
+    def faults(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
+        """What the file contradicts in its manifest entry, each with the column or vector that does.
+
+        Every column is decoded, one at a time, and claims are compared with the rows alone, never with statistics of the file.
 
         Raises:
             MissingFileError: the file is gone.
-            MalformedTableError: it cannot be read.
+            MalformedTableError: it cannot be opened.
         """
-        size = file_size(file.path, self._context.io)
-        if size != file.file_size_bytes:
-            yield f"{file.path}: has {size:,} bytes, but {file.file_size_bytes:,} by its manifest"
-        if isinstance(file, DeleteFile) and file.is_deletion_vector:
-            yield from self._vector_faults(file)
-            return
-        yield from self._content_faults(file)
-        if isinstance(file, DeleteFile):
-            yield from self.scope_faults(file)
+        is_read = True
+        if not (isinstance(file, DeleteFile) and file.is_deletion_vector):
+            for fault in self._by_columns(file):
+                is_read = False
+                yield fault
+        if isinstance(file, DeleteFile) and is_read:
+            yield from self._by_positions(file)
+            if file.is_deletion_vector:
+                yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
+            elif file.content is DeleteContent.POSITION and self._has_scopes(file):
+                yield from self._scope_faults(file, self._paths_named_by(file))
 
-    def _vector_faults(self, file: DeleteFile) -> Iterator[str]:
-        try:
-            read_deletion_vector(file, self._context.io, ScanMetrics())
-        except MalformedTableError as error:
-            yield str(error)
-        yield from self.scope_faults(file)
-
-    def scope_faults(self, file: DeleteFile) -> Iterator[str]:
-        """Data files of another spec or partition whose rows a position-delete file or a deletion vector names.
-
-        Raises:
-            MissingFileError: the file is gone.
-            MalformedTableError: it cannot be read.
-        """
+    def _by_positions(self, file: DeleteFile) -> Iterator[tuple[str, str]]:
+        """Deleted positions that their data file does not have."""
+        io = self._context.io
         if file.is_deletion_vector:
-            yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
-        elif file.content is DeleteContent.POSITION and self._has_scopes(file):
-            yield from self._scope_faults(file, self._paths_named_by(file))
+            place = f"vector at byte {file.content_offset}"
+            try:
+                last_of = {
+                    file.referenced_data_file or "": position_count(read_deletion_vector(file, io, ScanMetrics()))[1]
+                }
+            except MalformedTableError as error:
+                yield place, _without_path(error, file.path)
+                return
+        elif file.content is DeleteContent.POSITION:
+            by_path = read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path
+            place, last_of = "column 'pos'", {path: position_count(found)[1] for path, found in by_path.items()}
+        else:
+            return
+        for path, last in last_of.items():
+            data = self._data_files.get(relocate(path, io).path)
+            if data is not None and last >= data.record_count:
+                yield place, f"deletes row {last:,} of {path}, which has {counted(data.record_count, 'row')}"
 
     @contextmanager
     def _open(self, file: ContentFile) -> Iterator[tuple[FileReader, FileProjection]]:
@@ -347,25 +358,8 @@ class FileFacts:
             or not projection.is_absent(claim.path[-1].field_id)
         ]
 
-    def _content_faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
-        """Wrong statements about the rows: their number, and claims about columns that the rows contradict."""
-        with self._open(file) as (reader, projection):
-            if reader.num_rows != file.record_count:
-                yield f"{file.path}: has {counted(reader.num_rows, 'row')}, but {file.record_count:,} by its manifest"
-            yield from (f"{file.path}: {fault}" for fault in _key_faults(file, projection))
-            claims = self._verifiable_claims(file, projection)
-        if claims:
-            yield from self._by_rows(file, claims)
-
-    def by_all_rows(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
-        """Decode every column of a data, equality-delete or position-delete file; yield columns and their problems.
-
-        Claims are compared with the rows alone, never with statistics of the file. One column is decoded at a time.
-
-        Raises:
-            MissingFileError: the file is gone.
-            MalformedTableError: it cannot be opened.
-        """
+    def _by_columns(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
+        """What the columns of a data, equality-delete or position-delete file contradict."""
         with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield "", f"expected {counted(file.record_count, 'row')} by its manifest, found {reader.num_rows:,}"
@@ -405,7 +399,10 @@ class FileFacts:
             nans += (pc.sum(pc.is_nan(batch.column(0))).as_py() or 0) if is_float else 0
         num_rows = found.num_rows
         for claim, count, example in found.items():
-            yield f"expected {claim.text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as {example}"
+            yield (
+                f"expected {claim.text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as "
+                f"{_name(claim.path)} = {example}"
+            )
         if num_rows != file.record_count:
             yield f"expected {counted(file.record_count, 'row')} by its manifest, decoded {num_rows:,}"
         if not is_in_file or not isinstance(field.type, PrimitiveType):
@@ -461,14 +458,12 @@ class FileFacts:
         found = (pc.unique(batch.column(0)) for batch in self._batches(file, _POSITION_PATHS[FILE_PATH_ID]))
         return sorted({path for paths in found for path in paths.to_pylist()})
 
-    def _scope_faults(self, file: DeleteFile, paths: Iterable[str]) -> Iterator[str]:
+    def _scope_faults(self, file: DeleteFile, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Position deletes apply only to data files of their own spec and partition, or to the one file that they reference."""
         spec = self._metadata.specs[file.spec_id]
         for path in paths:
             if file.referenced_data_file is not None and path != file.referenced_data_file:
-                yield (
-                    f"{file.path}: deletes rows of {file.referenced_data_file} by its manifest, but its rows name {path}"
-                )
+                yield "", f"deletes rows of {file.referenced_data_file} by its manifest, but its rows name {path}"
             data = self._data_files.get(relocate(path, self._context.io).path)
             if data is None or (data.spec_id, data.partition) == (file.spec_id, file.partition):
                 continue  # a missing data file no longer has a partition
@@ -476,7 +471,7 @@ class FileFacts:
                 self._partition_text_of(spec, file),
                 self._partition_text_of(self._metadata.specs[data.spec_id], data),
             )
-            yield f"{file.path}: partition {own} by its manifest, but it deletes rows of {path}, whose partition is {other}"
+            yield "", f"partition {own} by its manifest, but it deletes rows of {path}, whose partition is {other}"
 
     def _partition_text_of(self, spec: PartitionSpec, file: ContentFile) -> str:
         return f"{partition_text(spec, file.partition, self._paths) or 'none'} (spec {spec.spec_id})"
@@ -493,18 +488,6 @@ class FileFacts:
         context = replace(self._context, projection=Schema(0, tuple(columns)))
         as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
         return read_split(Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),)), ScanMetrics())
-
-    def _by_rows(self, file: ContentFile, claims: Sequence[_Claim]) -> Iterator[str]:
-        """The claims that rows contradict, with the number of these rows and one of their values."""
-        columns = list({claim.path[0].field_id: replace(claim.path[0], required=False) for claim in claims}.values())
-        found = _Contradictions(claims)
-        for batch in self._batches(file, columns):
-            found.add(batch, columns)
-        for claim, count, example in found.items():
-            yield (
-                f"{file.path}: {claim.text()} by its manifest, but {count:,} of {found.num_rows:,} rows contradict, such as "
-                f"{_name(claim.path)} = {example}"
-            )
 
 
 class _Contradictions:

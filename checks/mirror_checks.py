@@ -304,15 +304,6 @@ def run_changed_checks(config: Config, table: str) -> Iterator[CheckResult]:
         yield from mirror_results(config, table, subject, warning)
 
 
-def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
-    """Whether kept results show that a snapshot of a mirror has passed its checks; nothing is checked now."""
-    subject = mirror_subject(config, table)
-    if subject is None:
-        return False
-    kept = _store(config, table, subject).find(snapshot_id or 0)
-    return kept is not None and kept.is_green(checks_of(config, table))
-
-
 def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult] | None:
     """Kept results of the checks of a mirror's current snapshot by name; None if it was not checked. Nothing is checked now."""
     subject = mirror_subject(config, table)

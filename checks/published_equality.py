@@ -1,4 +1,8 @@
-"""Published tables against DuckDB: the same SQL over the change log must give the same rows."""
+"""Published tables against DuckDB: the same SQL over the live rows of the mirrors must give the same rows.
+
+DuckDB reads them from the files of the mirrors, by the reference. Whether the files have the right rows, the checks of the
+mirrors tell.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,14 +14,13 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
 from nevermore.checks.configured import published_results, staged_results
-from nevermore.checks.equality import DATABASE_SHARE, FILE_SHARE, SCAN_SHARE, in_type, stored_bytes
+from nevermore.checks.equality import DATABASE_SHARE, FILE_SHARE, SCAN_SHARE, stored_bytes
 from nevermore.checks.manifest_facts import compare_manifests
-from nevermore.checks.mirror_checks import is_known_green, mirror_subject, snapshot_results, store_properties
+from nevermore.checks.mirror_checks import snapshot_results, store_properties
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.expected_rows import store_live_rows
 from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
@@ -47,7 +50,6 @@ from nevermore.scan_core import (
     open_table,
     read_split,
 )
-from nevermore.scan_core.metadata import parse_transform
 from nevermore.scan_core.parts import FilesAhead, public_batch
 from nevermore.scan_core.spark import unrepeatable
 
@@ -314,28 +316,6 @@ def _own(plan: ScanPlan, staged: StagedRows) -> ScanPlan:
 
 def _count(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
     yield count_split(split, metrics, ahead)
-
-
-def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> pa.Array:
-    """The key of each row's partition.
-
-    Args:
-        rows: rows with the partition column.
-        partition: partition of the table.
-        kind: Iceberg type of that column.
-    """
-    column = rows.column(partition.column).cast(arrow_type(kind)).combine_chunks()
-    transformed = parse_transform(partition.transform).apply(column, kind)
-    distinct = pc.unique(transformed)
-    if partition.transform == "identity":  # values as manifests store them
-        identity = PublishedPartition(partition.column, "value", "identity")
-        physical = [
-            identity.physical_values(pa.array([value.as_py()], arrow_type(kind)), kind).pop() for value in distinct
-        ]
-    else:
-        physical = (distinct.cast(pa.int32()) if pa.types.is_date32(distinct.type) else distinct).to_pylist()
-    keys = [partition.key_of(value, kind) for value in physical]
-    return pa.array(keys, pa.string()).take(pc.index_in(transformed, distinct))
 
 
 NAME = "published_equals_duckdb"
@@ -649,10 +629,10 @@ class _Comparison:
         partition = self._entry.partitioning
         if partition is None:
             return set()
-        field = self._arrow.field(self._column)
+        kind = self._schema.fields[self._column].type
         found = self._connection.sql(f"SELECT DISTINCT {self._place(self._column)} FROM {rows}").to_arrow_table()
-        rows = pa.table({partition.column: found.column(0).cast(field.type)})
-        return set(keys_of_rows(rows, partition, self._schema.fields[self._column].type).to_pylist())
+        values = found.column(0).cast(arrow_type(kind)).combine_chunks()
+        return {partition.key_of(value, kind) for value in partition.physical_values(values, kind)}
 
     def _compute(
         self, name: str, schemas: Mapping[str, Schema], partitions: _Only | _AllBut, *, is_reversed: bool = False
@@ -729,57 +709,18 @@ class _Comparison:
 
     def _store_source(self, name: str, table: str, columns: Sequence[str], wanted: int | None, scan: Scan) -> None:
         kept, opened = self._database.name(name), scan.table
-        by_log = None if wanted is None else self._rows_by_log(scan, table, columns)
-        if by_log is None:
-            past = None if wanted == opened.metadata.current_snapshot_id else wanted
-            mirror = find_table(open_catalog(self._config), table)
-            properties = {} if mirror is None else store_properties(self._config, mirror)
-            store_live_rows(
-                self._connection,
-                kept,
-                opened.metadata_path,
-                snapshot_id=past,
-                columns=columns,
-                filesystem=Subject(opened.metadata_path, (), properties=properties).filesystem,
-            )
-            if wanted is None:
-                self._connection.execute(f"DELETE FROM {kept}")
-        else:
-            self._database.store(name, scan.select(*columns).arrow_schema, by_log)
-
-    def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> Iterator[pa.Table] | None:
-        """The rows that the log of a mirror requires at a snapshot; None if its files are known to have them.
-
-        Also None for a table without a log, which only has files.
-        """
-        snapshot = scan.snapshot
-        if snapshot is None or is_known_green(self._config, table, snapshot.snapshot_id):
-            return None
-        subject = mirror_subject(self._config, table)
-        if subject is None or subject.change_log is None:
-            return None
-        ordinal = subject.applied_ordinal(snapshot.snapshot_id)
-        why_not = subject.why_not_at(ordinal)
-        if why_not is None and subject.soft_delete:
-            why_not = "its log does not have the rows that are flagged as deleted"
-        if why_not is None and ordinal is None:
-            why_not = "it does not record which changes of its log it contains"
-        if why_not is not None:
-            raise NotComparableError(f"{table} has not passed its checks, and {why_not}")
-        required, schema = replace(subject, up_to_ordinal=ordinal), scan.select(*columns).arrow_schema
-
-        def rows() -> Iterator[pa.Table]:
-            with required.folding(in_file=self._database.in_file) as folding:
-                for part in folding.rows.batches():
-                    found = [
-                        in_type(part.column(f.name), f.type)
-                        if f.name in part.column_names
-                        else pa.nulls(part.num_rows, f.type)  # dropped by the source
-                        for f in schema
-                    ]
-                    yield pa.table(found, names=list(columns))
-
-        return rows()
+        mirror = find_table(open_catalog(self._config), table)
+        properties = {} if mirror is None else store_properties(self._config, mirror)
+        store_live_rows(
+            self._connection,
+            kept,
+            opened.metadata_path,
+            snapshot_id=None if wanted == opened.metadata.current_snapshot_id else wanted,
+            columns=columns,
+            filesystem=Subject(opened.metadata_path, (), properties=properties).filesystem,
+        )
+        if wanted is None:
+            self._connection.execute(f"DELETE FROM {kept}")
 
 
 def _place_of(partition: PublishedPartition, key: str, kind: Type) -> pa.Array:

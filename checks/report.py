@@ -1,12 +1,10 @@
 """`nevermore report`: one HTML page that shows tables of a project: lineage, history, events, debt, scans, quarantine, checks.
 
-The page loads nothing from elsewhere. Only the measured scans read data files; they are bounded in bytes.
+The page loads nothing from elsewhere.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +20,18 @@ from nevermore.pipelines.maintain.debt import debt_of
 from nevermore.pipelines.maintain.status import TableStatus, published_status, status
 from nevermore.pipelines.publish.query import tables_read
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import FileScanTask, Scan, ScanError, ScanMetrics, Split, read_split
-from nevermore.scan_core.io import size_text
+from nevermore.scan_core import ScanError
 from nevermore.scan_core.parts import Bar, Html, bars, chain, escaped, facts, grid, line_chart, page, section
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
-MAX_TIMED_BYTES = 256 << 20
-"""Stored bytes of data files that a measured scan reads at most."""
 MAX_SNAPSHOTS = 20
 """Snapshots that are listed; charts show all that the metadata has."""
 MAX_SAMPLES = 5
 """Quarantined events that are shown."""
 MAX_SAMPLE_TEXT = 400
-ROUNDS = 2
-"""Times that each scan is measured; the shorter one counts."""
 _OPERATIONS = {"r": "snapshot read", "c": "create", "u": "update", "d": "delete", "t": "truncate"}
 
 
@@ -77,7 +70,6 @@ def _mirror(config: Config, catalog: "Catalog", name: str) -> Iterator[str]:
         yield _titled("Changes by kind", *_told(lambda: _events(log)))
     if mirror is not None:
         yield _titled("Delete debt over time", *_told(lambda: _debt(config, mirror)))
-        yield _titled("Scan time with and without deletes", *_told(lambda: _timed(open_current(mirror).scan())))
     yield _titled("Quarantine", *_told(lambda: _quarantine(catalog, name)))
     yield _titled("Checks", *_told(lambda: _checks(kept_results_of(config, name))))
 
@@ -95,7 +87,6 @@ def _published(config: Config, catalog: "Catalog", name: str) -> Iterator[str]:
     behind = "unknown" if state.behind is None else ", ".join(state.behind) or "nothing: up to date"
     yield facts([("rows", state.rows), ("data files", state.data_files), ("behind", behind)])
     yield _titled("Snapshots", _history(table))
-    yield _titled("Scan time with and without deletes", *_told(lambda: _timed(open_current(table).scan())))
 
 
 def _titled(title: str, *parts: str) -> Html:
@@ -199,60 +190,6 @@ def _debt(config: Config, mirror: Any) -> Iterator[Html]:
             ("above max_debt", "yes" if debt.is_too_much else "no"),
         ]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """One measured scan."""
-
-    seconds: float
-    rows: int
-    metrics: ScanMetrics
-
-
-def _timed(scan: Scan) -> Iterator[Html]:
-    splits: list[Split] = []
-    num_bytes, plan = 0, scan.plan()
-    for split in plan.splits():
-        size = sum(task.data_file.file_size_bytes for task in split.tasks)
-        if splits and num_bytes + size > MAX_TIMED_BYTES:
-            break
-        splits.append(split)
-        num_bytes += size
-    if not splits:
-        yield Html("<p class=muted>the table has no rows to scan</p>")
-        return
-    bare = [replace(split, tasks=tuple(map(FileScanTask.with_deletes, split.tasks))) for split in splits]
-    measured = [(_measured(splits), _measured(bare)) for _ in range(ROUNDS)]
-    with_deletes, without = (min((pair[i] for pair in measured), key=lambda run: run.seconds) for i in (0, 1))
-    yield bars(
-        [
-            Bar(
-                "with deletes",
-                with_deletes.seconds,
-                f"{with_deletes.seconds:.3f} s, {counted(with_deletes.rows, 'row')}",
-                "read",
-            ),
-            Bar(
-                "deletes ignored",
-                without.seconds,
-                f"{without.seconds:.3f} s, {counted(without.rows, 'row')}",
-                "skipped",
-            ),
-        ]
-    )
-    part = "" if len(splits) == len(plan.splits()) else f" (the first of {size_text(plan.total_bytes)})"
-    yield Html(
-        f"<p class=muted>measured once for this page, one thread, all columns, {size_text(num_bytes)}{part}; "
-        f"{with_deletes.rows and with_deletes.seconds / max(without.seconds, 1e-9):.2f} times the time; "
-        f"read {size_text(with_deletes.metrics.bytes_read)}, skipped {size_text(with_deletes.metrics.bytes_skipped)}</p>"
-    )
-
-
-def _measured(splits: Sequence[Split]) -> _Timed:
-    metrics, began = ScanMetrics(), time.perf_counter()
-    rows = sum(batch.num_rows for split in splits for batch in read_split(split, metrics))
-    return _Timed(time.perf_counter() - began, rows, metrics)
 
 
 def _quarantine(catalog: "Catalog", name: str) -> Iterator[Html]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from fastavro.schema import expand_schema
 from pyarrow import fs
 
 from nevermore.checks.reference import sql_columns
@@ -57,7 +58,7 @@ def read_file(content: bytes, path: str, file_format: str) -> pa.Table:
 
 def _read_avro_table(content: bytes) -> pa.Table:
     reader, rows = read_avro(content)
-    schema = _spelled_out(reader.writer_schema, {})
+    schema = expand_schema(reader.writer_schema)
     fields = [_field(f["name"], f["type"], f.get("field-id")) for f in schema["fields"]]
     records = list(rows)
     columns = [
@@ -65,23 +66,6 @@ def _read_avro_table(content: bytes) -> pa.Table:
         for f, field in zip(schema["fields"], fields, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _spelled_out(schema: Any, named: dict[str, Any]) -> Any:
-    """The schema with every reference to a type defined earlier replaced by that type."""
-    if isinstance(schema, list):
-        return [_spelled_out(branch, named) for branch in schema]
-    if isinstance(schema, str):
-        return named.get(schema, schema)
-    found = dict(schema)
-    for inner in ("items", "values"):
-        if inner in found:
-            found[inner] = _spelled_out(found[inner], named)
-    if "fields" in found:
-        found["fields"] = [{**f, "type": _spelled_out(f["type"], named)} for f in found["fields"]]
-    if "name" in found:
-        named[found["name"]] = found
-    return found
 
 
 def _required(schema: Any) -> Any:

@@ -443,19 +443,14 @@ class Folded:
     deleted_rows: pa.Table | None = None
 
 
-def live_rows(
-    location: str | Path,
-    *,
-    snapshot_id: int | None = None,
-    ref: str | None = None,
-    columns: Sequence[str] | None = None,
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
-) -> pa.Table:
+def live_rows(location: str | Path, **options: Any) -> pa.Table:
     """The live rows of a snapshot, in no particular order, in the exact types of the schema in force.
 
     Args:
         location: a metadata file or a table's directory.
+        **options: see below.
+
+    Options:
         snapshot_id: this snapshot in its own schema; the current one in the current schema by default.
         ref: a branch (current schema) or tag (its snapshot's schema) instead.
         columns: names to return, possibly `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number`; all
@@ -466,9 +461,7 @@ def live_rows(
     Raises:
         RefusedError: the table breaks a rule of its specification.
     """
-    with live_query(
-        location, snapshot_id=snapshot_id, ref=ref, columns=columns, relocate=relocate, filesystem=filesystem
-    ) as query:
+    with live_query(location, **options) as query:
         return query.table()
 
 
@@ -480,25 +473,18 @@ def live_query(location: str | Path, **options: Any) -> Iterator[Query]:
 
 
 def store_live_rows(
-    connection: duckdb.DuckDBPyConnection,
-    name: str,
-    location: str | Path,
-    *,
-    snapshot_id: int | None,
-    columns: Sequence[str],
-    filesystem: fs.FileSystem | None = None,
+    connection: duckdb.DuckDBPyConnection, name: str, location: str | Path, columns: Sequence[str], **options: Any
 ) -> None:
-    """Create a table of DuckDB with the live rows of a snapshot; see `live_rows`. Nothing of them passes through Python.
+    """Create a table of DuckDB with the live rows of a snapshot. Nothing of them passes through Python.
 
     Args:
         connection: the database that gets the table.
         name: name of the table in SQL.
         location: a metadata file or a table's directory.
-        snapshot_id: this snapshot in its own schema; the current one in the current schema if None.
         columns: columns of the schema.
-        filesystem: of the object store that has the files.
+        **options: other options of `live_rows`.
     """
-    query = _live_rows_query(connection, location, snapshot_id=snapshot_id, columns=columns, filesystem=filesystem)
+    query = _live_rows_query(connection, location, columns=columns, **options)
     if query.sql is None:
         connection.register("no_rows", query.schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM no_rows")

@@ -24,7 +24,6 @@ from nevermore.pipelines.maintain.retention import (
     opened,
     statistics_files,
 )
-from nevermore.pipelines.publish.abandoned_runs import runs_in_progress
 from nevermore.pipelines.wording import counted, counts
 from nevermore.scan_core import MissingFileError, ScanError, Table
 from nevermore.scan_core.io import parse_location, size_text
@@ -38,7 +37,7 @@ _HINT = "version-hint.text"
 _MAX_LISTED = 20
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 _OWN_RECORDS = "/nevermore-"
-"""Beginning of the names of folders next to the manifests, with records of running publications and results of checks."""
+"""Beginning of the names of folders next to the manifests, such as that with results of checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +139,13 @@ def orphans(
     # Listed before the metadata is read: what is committed in between is named, what is written later is not listed.
     listed = [file for folder in first.folders for file in first.storage.list_files(folder, recursive=True)]
     found = opened(catalog, target.name)
-    running = tuple(f"{run}-" for run in runs_in_progress(found.handle))
     show(f"{target.name}: comparing {counted(len(listed), 'file')} with the metadata")
     named = _named(found, limit)
     others = _nested_tables(listed, found)
     kept: Counter[str] = Counter()
     doomed = []
     for file in listed:
-        reason = _reason(file, found, limit, named=named, running=running, others=others)
+        reason = _reason(file, found, limit, named=named, others=others)
         if reason is None:
             doomed.append(file)
         else:
@@ -172,7 +170,6 @@ def _reason(
     limit: float,
     *,
     named: Collection[str],
-    running: tuple[str, ...],
     others: tuple[str, ...],
 ) -> str | None:
     """Why a file stays; None for an orphan."""
@@ -181,8 +178,6 @@ def _reason(
         return "named by metadata"
     if file.path.startswith(others):
         return "of another table"
-    if name.startswith(running) if running else False:
-        return "of a running publication"
     inside = next((file.path.removeprefix(f) for f in table.folders if file.path.startswith(f)), file.path)
     if any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in inside.split("/")):
         return "hidden"  # by the convention of Hadoop, other programs' marks

@@ -13,8 +13,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import PublishError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.file_metrics import FileContent
-from nevermore.pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
-from nevermore.pipelines.publish.publish_commit import StagedSnapshot
+from nevermore.pipelines.publish.publish_commit import STAGED_KEPT_SECONDS, StagedSnapshot
 from nevermore.scan_core import Scan, open_table
 
 CHECKS = "nevermore.checks"
@@ -153,7 +152,7 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
         return
     wrong = "".join(verdict.as_lines(verdict.check) for verdict in failed)
     snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
-    days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
+    days = round(STAGED_KEPT_SECONDS / 24 / 3600)
     raise CheckFailedError(
         f"published {staged.name}: the new rows fail their checks, so nothing is published:{wrong}\nFor {days} "
         f"days they are on branch {branch} of the table: `nevermore scan {staged.name} --snapshot {snapshot_id}`; "

@@ -4,6 +4,7 @@ The rows replace partitions, are appended or are upserted. They can be staged on
 one step or dropped. Commits of mirrors and change logs are in `iceberg/commit.py`.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -43,12 +44,24 @@ from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
-from nevermore.pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
 from nevermore.pipelines.publish.task import TaskDeletes, task_deletes, written_keys
 from nevermore.scan_core import NestedField
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
+
+STAGED_PREFIX = "nevermore-staged-"
+"""Prefix of the names of branches with rows that are not published yet, or never were."""
+STAGED_KEPT_SECONDS = 7 * 24 * 3600.0
+"""Age from which a commit drops the branches of earlier runs: of rows that failed a check, or of runs that were killed."""
+
+
+def outdated_branches(table: "Table") -> list[str]:
+    """Branches of runs that ended long ago without publishing their rows."""
+    limit = (time.time() - STAGED_KEPT_SECONDS) * 1000
+    heads = {snapshot.snapshot_id for snapshot in table.metadata.snapshots if snapshot.timestamp_ms < limit}
+    refs = table.metadata.refs.items()
+    return [name for name, ref in refs if name.startswith(STAGED_PREFIX) and ref.snapshot_id in heads]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +85,13 @@ class StagedSnapshot:
     written: tuple[str, ...]
 
 
-def make_current(
-    table: "Table", staged: StagedSnapshot, properties: Mapping[str, str], obsolete: Collection[str] = ()
-) -> None:
-    """Make a staged snapshot visible to readers and drop its branch, in one step.
+def make_current(table: "Table", staged: StagedSnapshot, properties: Mapping[str, str]) -> None:
+    """Make a staged snapshot visible to readers, and drop its branch and outdated ones, in one step.
 
     Args:
         table: the table, whose current snapshot is the one that `staged` builds upon.
         staged: the snapshot to make current.
         properties: table properties to set.
-        obsolete: branches to drop with their snapshots.
 
     Raises:
         CommitConflictError: the table has changed since it was loaded; nothing is visible.
@@ -105,7 +115,7 @@ def make_current(
     updates += [
         head_of(table, MAIN, number),
         {"action": "remove-snapshot-ref", "ref-name": staged.branch},
-        *dropped(table, obsolete),
+        *dropped(table, outdated_branches(table)),
     ]
     commit_until_known(table, staged.base_id, number, requirements, updates, is_staged=True)
     storage.reached("after-commit")
@@ -244,10 +254,10 @@ class PublishedTarget:
         return delta
 
     def drop_unused(self) -> None:
-        """Drop an empty table that a failed run created, unless others write to it: it would bind later runs."""
+        """Drop an empty table that a failed run created: its columns and partitions would bind later runs."""
         table = find_table(self.catalog, self.name)
-        if table is not None and not table.metadata.snapshots and not is_written(table):
-            self.catalog.drop_table(identifier(self.name))  # its files stay: others may have begun to write some
+        if table is not None and not table.metadata.snapshots:
+            self.catalog.drop_table(identifier(self.name))
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
         """Check that the partition can be replaced: all files of the table must be partitioned by it."""
@@ -281,8 +291,6 @@ class Publication:
         properties: table properties to set with the commit.
         audit: receives the snapshot on its branch, and raises `CheckFailedError` to keep it from becoming current; None
             commits without a branch.
-        obsolete: branches of a table to drop with the commit.
-        run: prefix of the names of the files that were written last; recorded in a staged snapshot.
     """
 
     target: PublishedTarget
@@ -290,8 +298,6 @@ class Publication:
     holds: Callable[["Table"], bool]
     properties: Mapping[str, str] = field(default_factory=dict)
     audit: Callable[[StagedSnapshot], None] | None = None
-    obsolete: Callable[["Table"], Collection[str]] = lambda _table: ()
-    run: Callable[[], str] = lambda: ""
     _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
     _written_for: tuple[object, ...] | None = None
     _files: tuple[WrittenFile, ...] = ()
@@ -347,7 +353,6 @@ class Publication:
         if before is not None:
             number = before.committed.snapshot_id
             delta.also([{"action": "remove-snapshots", "snapshot-ids": [number]}], [self._is_staged(before)])
-        summary = {**summary, RUN: self.run()}
         files, committed = self._committed(delta, live, summary, partial(delta.stage, branch=self._branch))
         if before is not None:
             delta.storage.remove(before.written)
@@ -360,9 +365,8 @@ class Publication:
         found = find_table(self.target.catalog, self.target.name)
         if found is None or not self.holds(found):
             return None
-        obsolete = self.obsolete(found)
         if found.metadata.current_snapshot_id == staged.base_id:  # readers get exactly what was audited
-            make_current(found, staged, self.properties, obsolete)
+            make_current(found, staged, self.properties)
             return _published(staged.files, staged.committed)
         # the audit has not seen these rows together with those of the other writer
         if self._is_touched(found, staged.base_id):
@@ -372,7 +376,7 @@ class Publication:
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
-        delta.also(dropped(delta.table, [self._branch, *obsolete]), [self._is_staged(staged)])
+        delta.also(dropped(delta.table, [self._branch, *outdated_branches(delta.table)]), [self._is_staged(staged)])
         files, committed = self._committed(delta, live, summary, delta.commit)
         delta.storage.remove(staged.written)  # only the snapshot that went with the branch named them
         return _published(files, committed)
@@ -405,7 +409,7 @@ class Publication:
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
-        delta.also(dropped(delta.table, self.obsolete(delta.table)))
+        delta.also(dropped(delta.table, outdated_branches(delta.table)))
         return _published(*self._committed(delta, live, summary, delta.commit))
 
     def _prepared(self, write: WriteFiles) -> tuple[RowDelta, LiveKeys | None] | None:

@@ -5,7 +5,7 @@ are removed. This module imports pyspark.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -18,7 +18,7 @@ from pyspark.sql.functions import col
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
-from nevermore.pipelines.errors import CommitConflictError, ConfigError
+from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
@@ -27,18 +27,8 @@ from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_indexes
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.pipelines.publish.abandoned_runs import (
-    REFUSED,
-    RunRecord,
-    branches_of,
-    condemn_abandoned,
-    remove_abandoned,
-    remove_all,
-    remove_leftovers,
-)
 from nevermore.pipelines.publish.audit import (
     Auditor,
-    CheckFailedError,
     StagedRows,
     Verdict,
     require_green_mirrors,
@@ -184,7 +174,6 @@ class WorkWriter:
     written: dict[str, PartitionWritten] = field(default_factory=dict)
     copied_rows: int = 0
     leftover_files: int = 0
-    _records: list[tuple[RunRecord, Storage]] = field(default_factory=list)
 
     def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
         """Write the files, and deletes of their keys, under the schema and spec of a commit.
@@ -193,7 +182,6 @@ class WorkWriter:
             PublishError: a job failed; all files are removed.
         """
         run = uuid4().hex[:12]
-        record = RunRecord.begin(delta.table, run)
         key = self.entry.key if self.entry.mode == "upsert" else ()
         layout = file_layout(self.entry.options)
         task = PublishTask(
@@ -208,41 +196,14 @@ class WorkWriter:
             if self.work.keys is not None:
                 files += self.work.keys.deletes(delta, run)
         except BaseException:  # however the run ends, no snapshot will name these files
-            remove_all(delta.storage, delta.target.data_location, run)
-            record.end(delta.storage)
+            _remove_files(delta.storage, delta.storage.files_below(delta.target.data_location), run)
             raise
-        record.check(delta.storage)
-        self._records.append((record, delta.storage))
         paths = {file.path for file in files}
-        self.leftover_files += remove_leftovers(delta.storage, {path.rpartition("/")[0] for path in paths}, run, paths)
+        folders = sorted({path.rpartition("/")[0] for path in paths})
+        found = (path for folder in folders for path in delta.storage.files_in(folder) if path not in paths)
+        self.leftover_files += _remove_files(delta.storage, found, run)
         self._count_rows(files, delta)
         return tuple(files)
-
-    def check(self) -> None:
-        """Refuse to commit if another run has declared this one dead and removes its files.
-
-        Raises:
-            PublishError: this run was declared dead.
-        """
-        for record, storage in self._records[-1:]:
-            record.check(storage)
-
-    @property
-    def run(self) -> str:
-        """Prefix of the names of the files that were written last."""
-        return self._records[-1][0].run if self._records else ""
-
-    def refuse(self) -> None:
-        """Keep the files that were written last for inspection, as they failed a check; all others are gone."""
-        *gone, (record, storage) = self._records
-        for earlier, its_storage in gone:
-            earlier.end(its_storage)
-        record.mark(REFUSED, storage)
-
-    def end(self) -> None:
-        """Remove the record: all files that were written are named by a snapshot, or gone."""
-        for record, storage in self._records:
-            record.end(storage)
 
     def count(self, reads: Mapping[str, TableRead]) -> None:
         """Add what scans have read."""
@@ -390,6 +351,13 @@ class WorkWriter:
             return result
         # otherwise each task writes a file for each partition
         return result.hint("rebalance", col(quoted_name(partition.column)))
+
+
+def _remove_files(storage: Storage, paths: Iterable[str], run: str) -> int:
+    """Remove those of the files that a run has written; return how many there were."""
+    own = [path for path in paths if path.rpartition("/")[2].startswith(f"{run}-")]
+    storage.remove(own)
+    return len(own)
 
 
 _log = logging.getLogger(__name__)
@@ -560,23 +528,11 @@ class _Run:
         self, writer: WorkWriter, work: Work, shape: ResultShape, wanted: PublishedState, *, is_part: bool
     ) -> PublishReport:
         """Write and commit in one snapshot."""
-        publication = self._publication(work, shape, writer, is_part=is_part)
-        condemned = condemn_abandoned(self.table)
-        publication.obsolete = partial(branches_of, condemned=condemned)
+        publication = self._publication(work, shape, is_part=is_part)
         found: list[Verdict] = []
         if self.auditor is not None:
             publication.audit = partial(self._audit, self.auditor, work, wanted.query, found)
-        try:
-            published = publication.commit(writer, self._summary(work, wanted, is_part=is_part))
-        except (CommitConflictError, ConfigError):
-            writer.end()
-            raise
-        except CheckFailedError:
-            writer.refuse()
-            raise
-        writer.end()
-        if condemned:
-            writer.leftover_files += remove_abandoned(find_table(self.catalog, self.query.name), condemned)
+        published = publication.commit(writer, self._summary(work, wanted, is_part=is_part))
         return self._report(work, writer, published, found)
 
     def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
@@ -615,7 +571,7 @@ class _Run:
                 "write incremental: auto to make all partitions in that case"
             )
 
-    def _publication(self, work: Work, shape: ResultShape, writer: WorkWriter, *, is_part: bool) -> Publication:
+    def _publication(self, work: Work, shape: ResultShape, *, is_part: bool) -> Publication:
         """The commit; a plan for the whole table needs its base to be there still, single partitions do not."""
         entry = self.entry
         key = entry.key if entry.mode == "upsert" else ()
@@ -624,7 +580,6 @@ class _Run:
         )
 
         def holds(table: "Table") -> bool:
-            writer.check()
             if entry.mode == "append":
                 return appended(table, self.source) == self.done
             return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self.base.snapshot_id
@@ -632,7 +587,7 @@ class _Run:
         appends = remembered(self.source, work.why if is_part else None) if entry.mode == "append" else {}
         # deletes of keys remove rows, and no file goes
         replaced = work.values if work.keys is None else frozenset[Any]()
-        return Publication(target, replaced, holds, appends, run=lambda: writer.run)
+        return Publication(target, replaced, holds, appends)
 
     def _summary(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
         """Summary entries of the snapshot."""

@@ -55,7 +55,7 @@ class PublishReport:
         written: what was written, by key of the partition; empty where the config defines no partitions.
         copied_rows: those of `rows` that were written by the tasks that read them from a mirror.
         delete_rows: keys whose earlier rows were replaced.
-        leftover_files: removed files of failed task attempts and of runs that were killed.
+        leftover_files: removed files of failed task attempts.
         is_unchecked: whether no check was asked for.
         checks: verdicts on the mirrors that were read and on the rows.
         indexes: what was done for the indexes of the config; None without any, or without a commit.

@@ -181,7 +181,7 @@ def dataframe(
     found = found or _native(spark, plan, context, limits=limits, parallelism=parallelism, metrics=metrics)
     parts: list[DataFrame] = []
     if not isinstance(found, str):
-        parts = native_frames(spark, found.files, context, schema, limits)
+        parts = native_frames(spark, found.files, context, schema)
         found = _UNION if is_one_relation and len(parts) > 1 else found
     if isinstance(found, str):
         if reader == "native":

@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import partial
-from urllib.parse import unquote
 from uuid import UUID
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -95,13 +95,6 @@ class DeadRows:
     def num_bytes(self) -> int:
         """Memory held, including the overhead of a cache entry."""
         return int(self.words.nbytes + self.chunks.nbytes) + _ENTRY_BYTES
-
-    @property
-    def all_words(self) -> npt.NDArray[np.int64]:
-        """The words of all rows, including chunks without dead rows."""
-        words = np.zeros((self.num_chunks, _CHUNK_WORDS), dtype="<i8")
-        words[self.chunks] = self.words
-        return words.reshape(-1)[: -(-self.num_rows // 64)]
 
 
 _NONE_DEAD = DeadRows(0, 0, np.zeros(0, np.int32), np.zeros((0, _CHUNK_WORDS), np.int64))
@@ -199,14 +192,11 @@ class NativeLimits:
             many stored bytes in total; beyond that, a Spark job does.
         bits_bytes: maximum memory for the bits of one scan, on the driver and on every executor; a scan that may
             need more is read by the python reader.
-        plan_bytes: maximum memory for bits embedded in the query plan, where looking them up is fastest; larger ones
-            are broadcast, and so are those of more than 16 files. 0 broadcasts all.
     """
 
     driver_files: int = 500
     driver_bytes: int = 4 * 1024**3
     bits_bytes: int = 512 * 1024**2
-    plan_bytes: int = 8 * 1024**2
 
     def __post_init__(self) -> None:
         for name in (option.name for option in fields(self)):
@@ -272,7 +262,7 @@ def _has_literal(value: pa.Scalar, kind: Type) -> bool:
 
 def _literal(value: pa.Scalar, kind: Type) -> Column:
     """A constant in Spark, whatever the time zone of its session is."""
-    if kind == PrimitiveType("uuid"):
+    if kind == _UUID:
         return f.lit(str(UUID(bytes=value.as_py())))
     if pt.is_timestamp(value.type):
         text = str(np.datetime64(value.value, "us")).replace("T", " ")
@@ -288,7 +278,7 @@ def _literal(value: pa.Scalar, kind: Type) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """How a file stores a column, struct member, list element, map key or map value of the table.
+    """How a file stores a column of the table.
 
     Attributes:
         field_id: field id of the column.
@@ -321,12 +311,10 @@ def why_not_columns(context: ScanContext) -> str | None:
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"
-        if (name := _path_of(column, context)[0].name).lower() in _TAKEN:
-            return f"column {name!r} has a name that reading with Spark needs for itself"
-        if column.field_id in context.parts:
-            return f"column {column.name!r} is a part of a list or map"
-        if not all(isinstance(field.type, StructType) for field in _path_of(column, context)[:-1]):
-            return f"column {column.name!r} is within a list or map"
+        if column.name.lower() in _TAKEN:
+            return f"column {column.name!r} has a name that reading with Spark needs for itself"
+        if column.field_id in context.parts or len(context.field_paths.get(column.field_id, ())) > 1:
+            return f"column {column.name!r} is a part of a struct, list or map"
     return None
 
 
@@ -350,20 +338,18 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
         projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
         constants = []
         for column in context.projection.fields:
-            found = _constant_or_why_not(column, schema, projection, context)
+            found = _constant_or_why_not(column, schema, projection)
             if isinstance(found, str):
                 return f"{file.path} {found}"
             if found is not None:
                 constants.append((column.field_id, found))
     finally:
         reader.close()
-    stored = _stored_columns(file.path, schema, read_columns(context))
+    stored = _stored_columns(file.path, schema, context.projection.fields)
     return stored if isinstance(stored, str) else FileReading(stored, tuple(constants))
 
 
-def _constant_or_why_not(
-    column: NestedField, schema: pa.Schema, projection: FileProjection, context: ScanContext
-) -> pa.Scalar | str | None:
+def _constant_or_why_not(column: NestedField, schema: pa.Schema, projection: FileProjection) -> pa.Scalar | str | None:
     """The value of a column that a file lacks, if it is not NULL, or why Spark does not read the column as the table has it."""
     source = projection.column(column)
     if isinstance(source, Constant):
@@ -372,135 +358,70 @@ def _constant_or_why_not(
         if not _has_literal(source.value, column.type):
             return f"lacks column {column.name!r}, which has a {column.type} value there"
         return source.value
-    if len(path := _path_of(column, context)) > 1:
-        return _why_not_member(schema, path)
     kept = schema.field(source.index)
-    if source.is_identity or _is_read_as(kept, column):
+    if (source.is_identity and isinstance(column.type, PrimitiveType)) or _is_read_as(kept.type, column.type):
         return None
     return f"has column {column.name!r} as {kept.type}, which Spark does not read as {column.type}"
 
 
-def _path_of(column: NestedField, context: ScanContext) -> tuple[NestedField, ...]:
-    """The fields from the top-level column to a column of the scan, which may be a member of a struct."""
-    path = context.field_paths.get(column.field_id, (column,))
-    return (*path[:-1], replace(column, name=path[-1].name)) if len(path) > 1 else (column,)
-
-
-def read_columns(context: ScanContext) -> tuple[NestedField, ...]:
-    """The top-level columns that the scan needs; of a struct the members that it needs, if it does not need all."""
-    found: dict[int, NestedField] = {}
-    for column in sorted(context.projection.fields, key=lambda column: len(_path_of(column, context)) > 1):
-        _add_path(found, _path_of(column, context))
-    return tuple(found.values())
-
-
-def _add_path(found: dict[int, NestedField], path: tuple[NestedField, ...]) -> None:
-    field, *rest = path
-    known = found.get(field.field_id)
-    if not rest or known == field:
-        found[field.field_id] = field
-        return
-    members = {m.field_id: m for m in known.type.fields} if known and isinstance(known.type, StructType) else {}
-    _add_path(members, tuple(rest))
-    found[field.field_id] = replace(field, type=StructType(tuple(members.values())))
-
-
-def _why_not_member(schema: pa.Schema, path: Sequence[NestedField]) -> str | None:
-    """Why Spark does not read a struct's member as the table has it; None if it does, or if all of its values are NULL."""
-    fields = list(schema)
-    for number, step in enumerate(path):
-        found = next((field for field in fields if field_id_of(field) == step.field_id), None)
-        name = ".".join(field.name for field in path[: number + 1])
-        if found is None:
-            is_null = not any(field.required or field.initial_default is not None for field in path[number:])
-            return None if is_null else f"lacks {name!r}, which is not NULL there"
-        if number == len(path) - 1:
-            return None if _is_read_as(found, step) else f"has {name!r} as {found.type}, not as {step.type}"
-        if not pt.is_struct(found.type):
-            return f"has {name!r} as {found.type}, which is no struct"
-        fields = [found.type.field(i) for i in range(found.type.num_fields)]
-    return None
-
-
 def _stored_columns(path: str, schema: pa.Schema, wanted: Sequence[NestedField]) -> tuple[StoredColumn, ...] | str:
     """Columns stored differently from the table's schema, or why Spark would not find one of them by name."""
-    stored: dict[int, StoredColumn] = {}
-    if (name := _find_by_name(list(schema), wanted, stored)) is not None:
-        return f"{path} has several columns that Spark finds under the name {name!r}"
-    hidden = [field.name for field in schema if field.name.lower() == ROW_INDEX]  # Spark would read it
-    if taken := next((x for x in (*hidden, *(c.name for c in stored.values())) if x.lower() in _TAKEN), None):
-        return f"{path} has a column {taken!r}, a name that reading with Spark needs for itself"
-    return tuple(stored.values())
-
-
-def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
-    """Whether Spark reads a stored field with the table's values; members are matched by field id."""
-    kind = stored.type
-    match column.type:
-        case StructType(members):
-            if not pt.is_struct(kind):
-                return False
-            by_id = {field_id_of(kind.field(i)): kind.field(i) for i in range(kind.num_fields)}
-            absent = [m for m in members if m.field_id not in by_id]
-            if len(absent) == len(members):  # otherwise Spark cannot tell where the struct itself is NULL
-                return False
-            is_null = all(m.initial_default is None and not m.required for m in absent)
-            return is_null and all(_is_read_as(by_id[m.field_id], m) for m in members if m.field_id in by_id)
-        case ListType(element):
-            return (pt.is_list(kind) or pt.is_large_list(kind)) and _is_read_as(kind.value_field, element)
-        case MapType(key, value):
-            return pt.is_map(kind) and _is_read_as(kind.key_field, key) and _is_read_as(kind.item_field, value)
-        case PrimitiveType(name):
-            wanted = arrow_type(column.type)
-            if kind == wanted or kind in _LARGE.get(name, ()):
-                return True
-            if pt.is_decimal(kind) and pt.is_decimal(wanted):
-                return bool(kind.scale == wanted.scale and kind.precision <= wanted.precision)
-            return (kind, wanted) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
-
-
-def _find_by_name(
-    fields: Sequence[pa.Field], wanted: Sequence[NestedField], stored: dict[int, StoredColumn]
-) -> str | None:
-    """Add the columns that the file stores differently from the table's schema to `stored`.
-
-    Returns:
-        The name of a requested column if several columns of the file have it, ignoring case; None if all requested
-        columns can be found by name.
-    """
-    times = Counter(field.name.lower() for field in fields)
-    by_id = {field_id_of(field): field for field in fields}
+    times = Counter(field.name.lower() for field in schema)
+    by_id = {field_id_of(field): field for field in schema}
+    stored = []
     for column in wanted:
         field = by_id.get(column.field_id)
         if field is None:
             if times[column.name.lower()]:
-                stored[column.field_id] = StoredColumn(column.field_id, f"__nevermore_{column.field_id}")
-        elif times[field.name.lower()] > 1:
-            return str(field.name)
-        elif (name := _find_within(field, column, stored, is_named=True)) is not None:
-            return name
-    return None
+                stored.append(StoredColumn(column.field_id, f"__nevermore_{column.field_id}"))
+            continue
+        if times[field.name.lower()] > 1:
+            return f"{path} has several columns that Spark finds under the name {field.name!r}"
+        narrower = _narrower(field.type, column.type)
+        if narrower is not None or field.name != column.name:
+            stored.append(StoredColumn(column.field_id, field.name, narrower))
+    hidden = [field.name for field in schema if field.name.lower() == ROW_INDEX]  # Spark would read it
+    if taken := next((x for x in (*hidden, *(c.name for c in stored)) if x.lower() in _TAKEN), None):
+        return f"{path} has a column {taken!r}, a name that reading with Spark needs for itself"
+    return tuple(stored)
 
 
-def _find_within(
-    field: pa.Field, column: NestedField, stored: dict[int, StoredColumn], *, is_named: bool
-) -> str | None:
-    """Do the same for one column of the file; names of list elements, map keys and map values are ignored."""
-    narrower = _narrower(field.type, column.type)
-    if narrower is not None or (is_named and field.name != column.name):
-        stored[column.field_id] = StoredColumn(column.field_id, field.name, narrower)
-    match column.type:
+def _is_read_as(stored: pa.DataType, kind: Type) -> bool:
+    """Whether Spark reads a stored type with the table's values, after a cast if the table has widened it."""
+    if not isinstance(kind, PrimitiveType):
+        return _is_as_stated(stored, kind)
+    wanted = arrow_type(kind)
+    if stored == wanted or stored in _LARGE.get(kind.name, ()):
+        return True
+    if pt.is_decimal(stored) and pt.is_decimal(wanted):
+        return bool(stored.scale == wanted.scale and stored.precision <= wanted.precision)
+    return (stored, wanted) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def _is_as_stated(stored: pa.DataType, kind: Type) -> bool:
+    """Whether names, ids and types within a nested column are those of the table, so that Spark can read it as it is."""
+    match kind:
         case StructType(members):
-            return _find_by_name([field.type.field(i) for i in range(field.type.num_fields)], members, stored)
-        case ListType(element):
-            return _find_within(field.type.value_field, element, stored, is_named=False)
-        case MapType(key, value):
-            kind = field.type
-            return _find_within(kind.key_field, key, stored, is_named=False) or _find_within(
-                kind.item_field, value, stored, is_named=False
+            own = [stored.field(i) for i in range(stored.num_fields)] if pt.is_struct(stored) else []
+            names = [member.name for member in members]
+            return (
+                0 < len({name.lower() for name in names}) == len(names)
+                and [field.name for field in own] == names
+                and all(
+                    field_id_of(f) == m.field_id and _is_as_stated(f.type, m.type)
+                    for f, m in zip(own, members, strict=True)
+                )
             )
-        case PrimitiveType():
-            return None
+        case ListType(element):
+            return (pt.is_list(stored) or pt.is_large_list(stored)) and _is_as_stated(stored.value_type, element.type)
+        case MapType(key, value):
+            return (
+                pt.is_map(stored)
+                and _is_as_stated(stored.key_type, key.type)
+                and _is_as_stated(stored.item_type, value.type)
+            )
+        case PrimitiveType(name):
+            return name != "uuid" and (stored == arrow_type(kind) or stored in _LARGE.get(name, ()))
 
 
 def _narrower(stored: pa.DataType, kind: Type) -> Type | None:
@@ -698,9 +619,6 @@ def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: in
     return splits
 
 
-MAX_PLANNED_FILES = 16
-"""Each is a branch evaluated per row, and the JVM does not compile methods of more than 8,000 bytes of bytecode."""
-
 ROW_INDEX = "_tmp_metadata_row_index"
 """Spark's Parquet reader fills a long of this name with the number of the row in its file.
 
@@ -709,117 +627,46 @@ ROW_INDEX = "_tmp_metadata_row_index"
 KEY, _ROWS, _WORDS = "__nevermore_key", "__nevermore_rows", "__nevermore_words"
 _TAKEN = frozenset({"_metadata", KEY, _ROWS, _WORDS, ROW_INDEX})
 """Columns that locate a row: Spark's hidden `_metadata` is available unless the data has a column of that name."""
-_IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
-_FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
-_KEEP_BY_CHUNK = (
+_KEEP = (
     f"case when {_ROWS} is null or ({ROW_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
-    f"then {_FAIL.format(what='a row of the file', value=KEY)} else {_WORDS} is null or "
-    f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({ROW_INDEX}, 6) & 1023', index=ROW_INDEX)} end"
+    f"then raise_error(concat('a row of the file ', _metadata.file_path, ' has no delete bits: the file was replaced')) "
+    f"else {_WORDS} is null or (shiftrightunsigned({_WORDS}[cast(shiftright({ROW_INDEX}, 6) & 1023 as int)], "
+    f"cast({ROW_INDEX} & 63 as int)) & 1) = 0 end"
 )
-_NO_PLACE = _FAIL.format(what="the row of a data file at position", value=ROW_INDEX)
 _WORD_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _BITS = pa.schema([pa.field(_ROWS, pa.int32(), nullable=False), pa.field(_WORDS, _WORD_LIST)])
 _CHUNKS_SHIFT = 20
 """A file of 2**20 chunks has 68 billion rows."""
-KEY_BY_SIZE = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright({ROW_INDEX}, {CHUNK_SHIFT})"
-KEY_BY_PATH = f"concat_ws('#', _metadata.file_path, shiftright({ROW_INDEX}, {CHUNK_SHIFT}))"
-"""What tells the chunk of a row: the size of its file where sizes differ, as numbers are looked up faster, else its path."""
+_KEY_OF_ROW = (
+    f"shiftleft(crc32(cast(_metadata.file_name as binary)), {_CHUNKS_SHIFT}) | shiftright({ROW_INDEX}, {CHUNK_SHIFT})"
+)
+"""The checksum of the file's name and the number of the row's chunk: numbers are looked up faster than text."""
 
 
-def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
-    """Split the files into those with a unique size and the others; neither list is empty."""
-    sizes = Counter(file.size_bytes for file in files)
-    apart = [file for file in files if sizes[file.size_bytes] == 1]
-    return [some for some in (apart, [file for file in files if sizes[file.size_bytes] > 1]) if some]
+def _checksum(file: NativeFile) -> int:
+    return crc32(file.path.rpartition("/")[2].encode())
 
 
-def are_planned(files: Sequence[NativeFile], limits: NativeLimits) -> bool:
-    """Whether the bits of files, all with dead rows, are embedded in the query plan."""
-    return len(files) <= MAX_PLANNED_FILES and sum(file.dead.num_rows // 8 for file in files) <= limits.plan_bytes
-
-
-def _read_beside(
-    whole: Sequence[NativeFile], touched: Sequence[NativeFile], limits: NativeLimits
-) -> tuple[NativeFile, ...]:
-    """Those of the files without dead rows that are read in the scan of those with some; sizes tell them apart.
-
-    That spares a union, through which Spark copies each row. In exchange, rows of these files are tested as well, so they must not
-    be the greater part.
-    """
-    sizes = {file.size_bytes for file in touched}
-    found = tuple(file for file in whole if file.size_bytes not in sizes)
-    is_small = len(found) <= MAX_PLANNED_FILES and sum(file.size_bytes for file in found) <= sum(sizes)
-    return found if is_small and len(sizes) == len(touched) and are_planned(touched, limits) else ()
-
-
-def drop_dead_rows(
-    rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits, whole: Sequence[NativeFile] = ()
-) -> DataFrame:
-    """Drop the rows that a bit marks as dead, and the row index.
-
-    All files must have dead rows. Either all sizes are distinct, or every file shares its size with another. Rows of files in
-    `whole`, which have none and other sizes, are kept.
-    """
-    sizes = {file.size_bytes for file in files}
-    if len(sizes) < len(files):
-        return _drop_by_path(rows, files)
-    if are_planned(files, limits):
-        return _drop_by_place(rows, files, whole)
-    return _drop_by_size(rows, files)
-
-
-def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile], whole: Sequence[NativeFile]) -> DataFrame:
-    """Conditions are SQL text here and below, because classic sessions call the JVM once per Column object."""
-    parts: list[npt.NDArray[np.int64]] = []
-    branches = []
-    first = 0
+def apart(files: Iterable[NativeFile]) -> list[list[NativeFile]]:
+    """Files in as few lists as possible, none of which has two files whose names have one checksum."""
+    found: list[dict[int, NativeFile]] = []
     for file in files:
-        is_of_file = f"_metadata.file_size = {file.size_bytes}L and {ROW_INDEX} < {file.dead.num_rows}L"
-        branches.append(f"when {is_of_file} then {first}L")
-        parts.append(file.dead.all_words)
-        first += len(parts[-1])
-    bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
-    place = f"case {' '.join(branches)} else {_NO_PLACE} end"
-    keep = _IS_CLEAR.format(words=_WORDS, word=f"({place}) + shiftright({ROW_INDEX}, 6)", index=ROW_INDEX)
-    if whole:
-        sizes = ", ".join(f"{size}L" for size in sorted({file.size_bytes for file in whole}))
-        keep = f"case when _metadata.file_size in ({sizes}) then true else {keep} end"
-    asked = rows.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
-    return asked.where(keep).drop(ROW_INDEX, _WORDS)
+        checksum = _checksum(file)
+        own = next((layer for layer in found if checksum not in layer), None)
+        if own is None:
+            found.append(own := {})
+        own[checksum] = file
+    return [list(layer.values()) for layer in found]
 
 
-def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    keys = pa.concat_arrays([sized_keys(file.size_bytes, file.dead) for file in files])
-    return _drop_by_chunk(rows, KEY_BY_SIZE, keys, files)
-
-
-def _drop_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
-    """Spark spells local paths in two ways, so both are accepted; any other spelling fails the query."""
-    spelled = {plain_path(unquote(path)): path for path in rows.inputFiles()}
-    twice = [(file, spelling) for file in files for spelling in spellings(spelled[plain_path(file.path)])]
-    keys = pa.concat_arrays([named_keys(spelling, file.dead) for file, spelling in twice])
-    return _drop_by_chunk(rows, KEY_BY_PATH, keys, [file for file, _ in twice])
-
-
-def sized_keys(size_bytes: int, dead: DeadRows) -> pa.Array:
-    """The values of `KEY_BY_SIZE` for the chunks of a file."""
-    return pa.array((size_bytes << _CHUNKS_SHIFT) | np.arange(dead.num_chunks, dtype=np.int64), pa.int64())
-
-
-def named_keys(spelling: str, dead: DeadRows) -> pa.Array:
-    """The values of `KEY_BY_PATH` for the chunks of a file."""
-    return pa.array([f"{spelling}#{chunk}" for chunk in range(dead.num_chunks)], pa.string())
-
-
-def _drop_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
-    bits = pa.concat_tables([bits_of(file.dead) for file in files]).add_column(0, pa.field(KEY, keys.type), keys)
-    return keep_by_chunk(rows, key, rows.sparkSession.createDataFrame(bits))
-
-
-def keep_by_chunk(rows: DataFrame, key: str, bits: DataFrame) -> DataFrame:
-    """Drop the rows that `bits` marks, and the row index; `bits` has the columns of `bits_of` and the values of `key` for each chunk."""
-    placed = rows.selectExpr("*", f"{key} as {KEY}")
-    return placed.join(bits.hint("broadcast"), KEY, "left").where(_KEEP_BY_CHUNK).drop(KEY, ROW_INDEX, _ROWS, _WORDS)
+def drop_dead_rows(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+    """Drop the rows that a bit marks as dead, and the row index; the names of the files have different checksums."""
+    keys = [(_checksum(f) << _CHUNKS_SHIFT) | np.arange(f.dead.num_chunks, dtype=np.int64) for f in files]
+    bits = pa.concat_tables([bits_of(file.dead) for file in files])
+    bits = bits.add_column(0, pa.field(KEY, pa.int64()), pa.array(np.concatenate(keys)))
+    placed = rows.selectExpr("*", f"{_KEY_OF_ROW} as {KEY}")
+    joined = placed.join(rows.sparkSession.createDataFrame(bits).hint("broadcast"), KEY, "left")
+    return joined.where(_KEEP).drop(KEY, ROW_INDEX, _ROWS, _WORDS)
 
 
 def bits_of(dead: DeadRows) -> pa.Table:
@@ -835,17 +682,6 @@ def bits_of(dead: DeadRows) -> pa.Table:
         pa.array(offsets), pa.array(dead.words.reshape(-1)), type=_WORD_LIST, mask=pa.array(is_whole)
     )
     return pa.table([pa.array(rows), words], schema=_BITS)
-
-
-def spellings(path: str) -> tuple[str, ...]:
-    """The path of a file as Spark lists it, and as Spark reports it for a row."""
-    local = re.match(r"file:/+", path)
-    return (path,) if local is None else (f"file:///{path[local.end() :]}", f"file:/{path[local.end() :]}")
-
-
-def plain_path(path: str) -> str:
-    """The path without its scheme and the slashes of its authority, so that different spellings compare equal."""
-    return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
 
 
 MAX_READINGS = 64
@@ -868,7 +704,6 @@ def native_frames(
     files: Sequence[NativeFile],
     context: ScanContext,
     schema: st.StructType,
-    limits: NativeLimits,
 ) -> list[DataFrame]:
     """Frames that together have the rows of `files` without the dead ones; one for each way of reading, at least one."""
     frames: list[DataFrame] = []
@@ -876,12 +711,10 @@ def native_frames(
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if not file.dead.num_dead]
         touched = [file for file in alike if file.dead.num_dead]
-        parts = []
-        for some in alike_in_size(touched):
-            beside = _read_beside(whole, some, limits)
-            whole = [file for file in whole if file not in beside]
-            rows = read_files(spark, [*some, *beside], reading, context, with_row_index=True)
-            parts.append(drop_dead_rows(rows, some, limits, beside))
+        parts = [
+            drop_dead_rows(read_files(spark, some, reading, context, with_row_index=True), some)
+            for some in apart(touched)
+        ]
         parts += [read_files(spark, whole, reading, context)] if whole else []
         frames += [in_table_terms(part, reading, context, schema) for part in parts]
     return frames or [spark.createDataFrame([], schema)]
@@ -903,7 +736,7 @@ def read_files(
     """Read the columns that the files have, and `ROW_INDEX` if it is asked for, including dead rows."""
     absent = {field_id for field_id, _ in reading.constants}
     stored = {column.field_id: column for column in reading.stored}
-    schema = st.StructType([_file_field(c, stored) for c in read_columns(context) if c.field_id not in absent])
+    schema = st.StructType([_file_field(c, stored) for c in context.projection.fields if c.field_id not in absent])
     if with_row_index:
         schema.add(ROW_INDEX, st.LongType())
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
@@ -920,83 +753,37 @@ def _num_listed(frame: DataFrame) -> int:
 
 def in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The result's columns, renamed, cast and ordered, including columns that the files lack."""
-    paths = [_path_of(column, context) for column in context.projection.fields]
-    is_as_stored = (
-        not reading.stored and not reading.constants and not any(map(_holds_uuids, context.projection.fields))
-    )
-    if is_as_stored and all(len(path) == 1 for path in paths):
+    columns = context.projection.fields
+    if not reading.stored and not reading.constants and all(column.type != _UUID for column in columns):
         return rows
     constants = dict(reading.constants)
-    stored = {column.field_id: column for column in reading.stored}
-    names = {field_id: column.name for field_id, column in stored.items()}
-    columns = []
-    for (top, *members), wanted in zip(paths, schema, strict=True):
-        last = members[-1] if members else top
-        if last.field_id in constants:
-            value = _literal(constants[last.field_id], last.type)
+    names = {column.field_id: column.name for column in reading.stored}
+    values = []
+    for column, wanted in zip(columns, schema, strict=True):
+        if column.field_id in constants:
+            value = _literal(constants[column.field_id], column.type)
         else:
-            value = f.col(quoted_name(names.get(top.field_id, top.name)))
-            for member in members:
-                value = value.getField(names.get(member.field_id, member.name))
-            value = _with_uuid_text(value, last, stored)
-        columns.append(value.cast(wanted.dataType).alias(wanted.name))
-    return rows.select(*columns)
+            value = f.col(quoted_name(names.get(column.field_id, column.name)))
+            value = _uuid_text(value) if column.type == _UUID else value
+        values.append(value.cast(wanted.dataType).alias(wanted.name))
+    return rows.select(*values)
+
+
+_UUID = PrimitiveType("uuid")
 
 
 def _file_field(column: NestedField, stored: Mapping[int, StoredColumn]) -> st.StructField:
-    """A Spark field with the names that the column and its struct members have in the file."""
-    found = stored.get(column.field_id)
-    kind = column.type if found is None or found.type is None else found.type
-    return st.StructField(column.name if found is None else found.name, _file_type(kind, stored), True)
+    """A column as Spark has to read it from a file."""
+    found = stored.get(column.field_id, StoredColumn(column.field_id, column.name))
+    kind = found.type or column.type
+    return st.StructField(found.name, st.BinaryType() if kind == _UUID else spark_type(kind, column.name), True)
 
 
-def _file_type(kind: Type, stored: Mapping[int, StoredColumn]) -> st.DataType:
-    match kind:
-        case StructType(members):
-            return st.StructType([_file_field(member, stored) for member in members])
-        case ListType(element):
-            return st.ArrayType(_file_field(element, stored).dataType, True)
-        case MapType(key, value):
-            return st.MapType(*(_file_field(part, stored).dataType for part in (key, value)), True)
-        case PrimitiveType("uuid"):
-            return st.BinaryType()
-        case PrimitiveType():
-            return spark_type(kind, "")
-
-
-def _holds_uuids(field: NestedField) -> bool:
-    match field.type:
-        case StructType(members):
-            return any(map(_holds_uuids, members))
-        case ListType(element):
-            return _holds_uuids(element)
-        case MapType(key, value):
-            return _holds_uuids(key) or _holds_uuids(value)
-        case PrimitiveType(name):
-            return name == "uuid"
-
-
-def _with_uuid_text(value: Column, field: NestedField, stored: Mapping[int, StoredColumn]) -> Column:
-    """The value with the text of UUIDs instead of their bytes, at any depth."""
-    if not _holds_uuids(field):
-        return value
-    match field.type:
-        case StructType(members):
-            names = [stored[m.field_id].name if m.field_id in stored else m.name for m in members]
-            parts = [
-                _with_uuid_text(value.getField(name), member, stored).alias(member.name)
-                for name, member in zip(names, members, strict=True)
-            ]
-            return f.when(value.isNotNull(), f.struct(*parts))
-        case ListType(element):
-            return f.transform(value, lambda each: _with_uuid_text(each, element, stored))
-        case MapType(key, item):
-            keys = f.transform_keys(value, lambda each, _: _with_uuid_text(each, key, stored))
-            return f.transform_values(keys, lambda _, each: _with_uuid_text(each, item, stored))
-        case PrimitiveType():
-            digits = f.lower(f.hex(value))
-            first, *others = (f.substring(digits, first, length) for first, length in _UUID_DIGITS)
-            return f.concat(first, *(part for group in others for part in (f.lit("-"), group)))
+def _uuid_text(value: Column) -> Column:
+    """The text of a UUID in place of its bytes."""
+    digits = f.lower(f.hex(value))
+    first, *others = (f.substring(digits, first, length) for first, length in _UUID_DIGITS)
+    return f.concat(first, *(part for group in others for part in (f.lit("-"), group)))
 
 
 _UUID_DIGITS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))

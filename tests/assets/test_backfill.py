@@ -17,7 +17,7 @@ from nevermore.assets.project import published_key
 from nevermore.pipelines.config.document import dagster_home
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
-from nevermore.pipelines.publish.abandoned_runs import STAGED_PREFIX
+from nevermore.pipelines.publish.publish_commit import STAGED_PREFIX
 from nevermore.scan_core import open_table
 from tests.support.processes import free_port, wait_for
 from tests.support.shop_project import ShopProject, event, order

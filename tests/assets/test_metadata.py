@@ -20,7 +20,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
-from nevermore.pipelines.publish.abandoned_runs import STAGED_PREFIX
+from nevermore.pipelines.publish.publish_commit import STAGED_PREFIX
 from nevermore.scan_core import open_table
 from tests.support.shop_project import ShopProject
 from tests.support.spark_session import SPARK_TEST

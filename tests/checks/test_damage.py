@@ -211,7 +211,7 @@ def test_flips_in_page_bodies_of_others_with_page_checksums_are_found(tmp_path: 
         (lambda f: f.record.update(nan_value_counts=[{"key": 3, "value": 1}]), "expected 1 NaNs by its manifest"),
         (
             lambda f: f.record.update(upper_bounds=[{"key": 1, "value": (50).to_bytes(8, "little")}]),
-            "between 0 and 50 by its manifest; 29 of 80 rows contradict, such as 51",
+            "between 0 and 50 by its manifest; 29 of 80 rows contradict, such as id = 51",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_deleted_position_beyond_its_data_file_is_damage(tmp_path: Path) -> None
     table.commit(table.position_delete([(data[0], 4)]), *table.deletion_vectors({data[1]: [7]}))
     told = " ".join(d.problem for d in verified(table.metadata_path).damage)
     assert "deletes row 4 of" in told
-    assert "deletes row 7, but its data file has 1 row" in told
+    assert f"deletes row 7 of {data[1].path}, which has 1 row" in told
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def mirror(folder: Path) -> Project:
     ("content", "say", "word"),
     [
         (0, set_partition, "partition n = 3"),
-        (1, set_rows, "1 row, but 2"),
+        (1, set_rows, "expected 2 rows by its manifest, found 1"),
         pytest.param(1, set_partition, "partition n = 3", marks=pytest.mark.slow),
     ],
 )
@@ -113,7 +113,7 @@ def test_command_fails_where_a_manifest_of_a_mirror_lies(
 # -- each kind of lie ---------------------------------------------------------------------------------------------------
 
 LIES: dict[str, tuple[Say, str]] = {
-    "rows of data": (set_rows, "2 rows, but 3"),
+    "rows of data": (set_rows, "expected 3 rows by its manifest, found 2"),
     "bytes": (lambda r: r.update(file_size_in_bytes=r["file_size_in_bytes"] + 1), "bytes, but"),
     "partition": (set_partition, "2 of 2 rows contradict"),
     "partition that is NULL": (lambda r: r["partition"].update(n=None), "n = null"),
@@ -160,7 +160,7 @@ def test_rows_of_delete_files_are_counted(tmp_path: Path, kind: str, file_format
     table.commit(wrong)
     found = found_in(table)
     assert not found.passed
-    assert "has 1 row, but 4 by its manifest" in found.details[0]
+    assert "expected 4 rows by its manifest, found 1" in found.details[0]
 
 
 def test_bounds_of_deletes_and_positions_of_vectors_are_compared(tmp_path: Path) -> None:

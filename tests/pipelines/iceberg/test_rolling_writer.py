@@ -14,7 +14,7 @@ from nevermore.pipelines.errors import PublishError
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
-from nevermore.pipelines.publish.abandoned_runs import remove_leftovers
+from nevermore.pipelines.publish.refresh import _remove_files
 from nevermore.pipelines.publish.task import PublishTask, total_report
 from nevermore.scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
@@ -163,12 +163,11 @@ def test_rows_with_the_same_key_are_refused_within_and_across_batches(ids: list[
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_only_files_of_the_run_that_nobody_reported_are_removed(tmp_path: Path) -> None:
+def test_only_files_of_the_run_are_removed(tmp_path: Path) -> None:
     for name in ("run-1.parquet", "run-2.parquet", "other-1.parquet", "runner-1.parquet"):
         (tmp_path / name).touch()
-    removed = remove_leftovers(Storage(), [str(tmp_path), f"{tmp_path}/none"], "run", {f"{tmp_path}/run-1.parquet"})
-    assert removed == 1
-    assert {p.name for p in tmp_path.iterdir()} == {"run-1.parquet", "other-1.parquet", "runner-1.parquet"}
+    assert _remove_files(Storage(), map(str, tmp_path.iterdir()), "run") == 2
+    assert {p.name for p in tmp_path.iterdir()} == {"other-1.parquet", "runner-1.parquet"}
 
 
 def test_partitions_of_floats_are_told_apart_by_their_bits_however_many_batches_there_are(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.maintain.orphans import Orphans, orphans, orphans_of_all
 from nevermore.pipelines.maintain.retention import MaintainedTable, expire, expire_all
-from nevermore.pipelines.publish.abandoned_runs import RunRecord
 from nevermore.pipelines.publish.publish_commit import StagedSnapshot
 from nevermore.scan_core import open_table
 from nevermore.scan_core.io import exists
@@ -198,23 +197,6 @@ def test_damaged_metadata_means_nothing_is_deleted(table: Any, tmp_path: Path) -
     with pytest.raises(Exception, match=manifest.name):
         find(table, delete=True)
     assert all_files(tmp_path) == before
-
-
-def test_files_of_a_running_publication_stay_and_those_of_a_dead_one_go(tmp_path: Path) -> None:
-    project = amounts.Project(tmp_path)
-    project.publish("replace", amounts.FIRST, {1: 10})
-    delta = RowDelta(project.table)
-    keys = pa.table([[amounts.FIRST], [7]], schema=pa.schema(list(amounts.COLUMNS)[:2]))
-    for run in ("alive", "dead"):
-        write_deletes(keys, delta.target, delta.default_spec, [1, 2], prefix=run)
-    record = RunRecord.begin(project.table, "alive")
-    age(tmp_path)
-    found = find(project.table, 0.0, delete=True)
-    assert ["dead-" in path for path in found.files] == [True]
-    assert found.kept["of a running publication"] == 1
-    assert project.rows == [(1, 1, 10)]
-    record.end(delta.storage)
-    assert ["alive-" in path for path in find(project.table, 0.0, delete=True).files] == [True]
 
 
 def test_rows_that_failed_a_check_stay_on_their_branch(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter
-from nevermore.pipelines.publish.abandoned_runs import branches_of, condemn_abandoned
 from nevermore.pipelines.publish.publish_commit import Mode, Publication, Published, PublishedTarget, StagedSnapshot
 from nevermore.pipelines.publish.state import PARTITIONS, SOURCES, appended, partitions_json, remembered
 from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
@@ -65,8 +64,6 @@ class Project:
             lambda table: appended(table, state) == done,
             remembered(state, [day.isoformat()]) if mode == "append" else {},
             audit,
-            lambda found: branches_of(found, condemn_abandoned(found)),
-            lambda: run,
         )
         told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
 

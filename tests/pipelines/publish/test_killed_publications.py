@@ -1,4 +1,4 @@
-"""Publications killed before any of their changes of files: old rows or new ones, never others, and the next run tidies up."""
+"""Publications killed before any of their changes of files: old rows or new ones, never others, and what is left is an orphan."""
 
 import multiprocessing
 import os
@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from nevermore.checks.damage import verify_table
-from nevermore.pipelines.iceberg.loaded_table import storage_of
-from nevermore.pipelines.publish.abandoned_runs import RunRecord, condemn_abandoned, remove_abandoned, runs_in_progress
 from nevermore.pipelines.publish.publish_commit import Mode
 from nevermore.scan_core import open_table
 from tests.pipelines.maintain.test_kills import CHANGES
+from tests.pipelines.maintain.test_orphans import age, find
 from tests.pipelines.publish.amounts import FIRST, SECOND, Project
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -37,14 +36,8 @@ MAX_CPU_SECONDS = 0.06
 
 
 def publish(folder: Path, mode: Mode, run: str, *, is_audited: bool) -> None:
-    """As a refresh does it: a record of the run, the rows, the files of dead runs."""
-    project = Project(folder)
-    record = RunRecord.begin(project.table, run)
-    condemned = condemn_abandoned(project.table)
     audit = (lambda _: None) if is_audited else None
-    project.publish(mode, FIRST, {2: 21, 4: 40}, state="2", run=run, audit=audit)
-    remove_abandoned(project.table, condemned)
-    record.end(storage_of(project.table))
+    Project(folder).publish(mode, FIRST, {2: 21, 4: 40}, state="2", run=run, audit=audit)
 
 
 def killed(folder: str, mode: Mode, change: int, cpu_seconds: float, *, is_audited: bool) -> None:
@@ -101,9 +94,9 @@ class Shelf:
         publish(self.folder, self.mode, "again", is_audited=self.is_audited)
         assert self.rows == AFTER[self.mode]
         project = Project(self.folder)
-        assert runs_in_progress(project.table) == []
-        assert [name for name in project.table.metadata.refs if name != "main"] == []
         assert not verify_table(open_table(project.table), all_snapshots=True).damage
+        age(self.folder)
+        find(project.table, 0.0, delete=True)
         named = {Path(p.removeprefix("file://")) for p in project.table.inspect.all_files()["file_path"].to_pylist()}
         assert set(self.folder.rglob("killed-*.parquet")) <= named, "files of the killed run are left"
         return ended

@@ -7,8 +7,6 @@ from pyspark.sql import SparkSession
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.pipelines.publish import abandoned_runs
 from nevermore.pipelines.publish.refresh import publish
 from tests.pipelines.publish.daily_orders import (
     NAME,
@@ -46,5 +44,3 @@ def test_published_rows_are_those_of_a_full_run_over_every_state(
     publish(config, NAME)
     assert [(row[1], row[3]) for row in published(config)] == [("Oslo", 10), ("Oslo", 25)]
     assert_is_what_all_gives(config)
-    table = find_table(open_catalog(config), NAME)
-    assert list(abandoned_runs._named_files(table, Storage(), ("",)))

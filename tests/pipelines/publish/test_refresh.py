@@ -14,8 +14,6 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
-from nevermore.pipelines.publish import abandoned_runs
-from nevermore.pipelines.publish.abandoned_runs import condemn_abandoned, remove_abandoned
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.pipelines.publish.refresh_report import PublishReport
 from tests.pipelines.publish.daily_orders import (
@@ -205,29 +203,6 @@ def test_a_failing_job_publishes_nothing_and_the_next_run_makes_it(
         patch.setattr(RowDelta, "commit", fails)
         with pytest.raises(CommitConflictError):
             publish(config, NAME)
-    assert published(config) == before
-    assert days(publish(config, NAME)) == [2]
-
-
-@pytest.mark.slow
-def test_a_run_taken_for_dead_between_two_attempts_commits_no_files_that_are_gone(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply(config, "shop.orders", orders((5, 2, 2, 5)))
-    before = published(config)
-    commit = RowDelta.commit
-
-    def overtaken(delta: RowDelta, *_: Any, **__: Any) -> Any:
-        patch.setattr(RowDelta, "commit", commit)
-        with pytest.MonkeyPatch.context() as late:
-            late.setattr(abandoned_runs, "ABANDONED_AFTER_SECONDS", -1.0)
-            assert remove_abandoned(delta.table, condemn_abandoned(delta.table)) > 0
-        raise CommitConflictError("another run was faster")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RowDelta, "commit", overtaken)
-        with pytest.raises(PublishError, match="another run has removed its files"):
-            publish(config, NAME, partitions=["2026-01-02"])
     assert published(config) == before
     assert days(publish(config, NAME)) == [2]
 

@@ -5,19 +5,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nevermore.pipelines.errors import CommitConflictError
-from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.pipelines.publish import abandoned_runs
-from nevermore.pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, condemn_abandoned, remove_abandoned
+from nevermore.pipelines.config.published import PublishedPartition
+from nevermore.pipelines.errors import CommitConflictError, PublishError
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.publish import publish_commit
 from nevermore.pipelines.publish.audit import CheckFailedError
-from nevermore.pipelines.publish.publish_commit import Mode, StagedSnapshot
+from nevermore.pipelines.publish.publish_commit import STAGED_PREFIX, Mode, Publication, PublishedTarget, StagedSnapshot
 from nevermore.scan_core import open_table
-from tests.pipelines.publish.amounts import FIRST, SECOND, THIRD, Project
-from tests.pipelines.publish.test_abandoned_runs import record
+from tests.pipelines.publish.amounts import COLUMNS, FIRST, NAME, SECOND, THIRD, Project
 
 Row = tuple[int, int, int]
 
@@ -150,31 +150,40 @@ def test_a_new_column_is_seen_with_the_rows_that_have_it(project: Project) -> No
     assert rows == [{"id": 1, "amount": 10, "bonus": None}, {"id": 2, "amount": None, "bonus": 20}]
 
 
-def test_branches_of_dead_runs_go_and_those_kept_for_a_look_later(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_audited", [True, False])
+def test_branches_of_runs_that_ended_long_ago_go_with_the_next_commit(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, is_audited: bool
 ) -> None:
-    for run in ("dead", "red"):
-        with pytest.raises(CheckFailedError):  # as if it had been killed before it could tell
+    for run in ("red", "killed"):
+        with pytest.raises(CheckFailedError):
             project.publish("replace", FIRST, {1: 11}, audit=Audit(project, is_red=True), run=run)
-        record(project, run)
-    (red,) = (r for r in abandoned_runs._records(project.table, Storage()) if r.run == "red")
-    red.mark(abandoned_runs.REFUSED, Storage())
-
-    def publish(amount: int) -> list[str]:
-        condemned = condemn_abandoned(project.table)
-        project.publish("replace", FIRST, {1: amount}, audit=Audit(project), run="good")
-        remove_abandoned(project.table, condemned)
-        snapshots = {s.snapshot_id: s for s in project.table.metadata.snapshots}
-        heads = [snapshots[project.table.metadata.refs[name].snapshot_id] for name in branches(project)]
-        return [head.summary.additional_properties[RUN] for head in heads]
-
-    assert publish(12) == ["red"]
-    assert not list(project.folder.rglob("dead-*.parquet"))
-    assert list(project.folder.rglob("red-*.parquet"))
-    monkeypatch.setattr(abandoned_runs, "REFUSED_KEPT_SECONDS", -1.0)
-    assert publish(13) == []
-    assert not list(project.folder.rglob("red-*.parquet"))
+    project.publish("replace", FIRST, {1: 12}, audit=Audit(project) if is_audited else None, run="good")
+    kept = branches(project)
+    assert len(kept) == 2
+    snapshots = {s.snapshot_id: s.timestamp_ms for s in project.table.metadata.snapshots}
+    first, _ = sorted(snapshots[project.table.metadata.refs[name].snapshot_id] for name in kept)
+    later = (first + 1) / 1000 + publish_commit.STAGED_KEPT_SECONDS
+    monkeypatch.setattr(publish_commit, "time", SimpleNamespace(time=lambda: later))
+    project.publish("replace", FIRST, {1: 13}, audit=Audit(project) if is_audited else None, run="good")
+    assert len(branches(project)) == 1
     assert project.rows == [(1, 1, 13)]
+    gone = snapshots.keys() - {s.snapshot_id for s in project.table.metadata.snapshots}
+    assert [snapshots[number] for number in gone] == [first]
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_table_that_a_failed_run_created_is_dropped_unless_it_has_rows(tmp_path: Path, *, has_rows: bool) -> None:
+    project = Project(tmp_path)
+
+    def fail(*_: Any) -> Any:
+        if has_rows:
+            project.publish("append", FIRST, {1: 10}, run="other")
+        raise PublishError("the job failed")
+
+    target = PublishedTarget(project.catalog, NAME, iceberg_fields(COLUMNS), PublishedPartition.parse("day"))
+    with pytest.raises(PublishError):
+        Publication(target, None, lambda _: True).commit(fail, {})
+    assert (project.table is not None) is has_rows
 
 
 def publish_days(folder: Path, days: int, *, is_new: bool) -> tuple[Project, list[Audit]]:

@@ -1,9 +1,9 @@
 """Spark's own Parquet reader with our deletes: equal to the scan, and loud where it would not be."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from nevermore import scan_core
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.spark import frames, native, reader_choice
+from nevermore.scan_core.spark import native, reader_choice
 from nevermore.scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from nevermore.scan_core.spark.native import NativeLimits
 from tests.support.iceberg_json import Column, Partition, struct
@@ -23,8 +23,6 @@ from tests.support.table_builder import TableBuilder
 pytestmark = SPARK_TEST
 
 _COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
-_PLANNED, _BROADCAST = NativeLimits(), NativeLimits(plan_bytes=0)
-_BOTH = pytest.mark.parametrize("limits", [_PLANNED, _BROADCAST], ids=["planned", "broadcast"])
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +45,11 @@ def _ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
 
-@_BOTH
 def test_deleted_rows_do_not_come_back_whatever_the_names_and_sizes_of_files(
-    spark: SparkSession, builder: TableBuilder, limits: NativeLimits
+    spark: SparkSession, builder: TableBuilder
 ) -> None:
     scan = scan_core.open_table(builder.metadata_path).scan()
-    frame = dataframe(spark, scan, reader="native", limits=limits)
+    frame = dataframe(spark, scan, reader="native")
     expected = sorted(scan.to_table()["id"].to_pylist())
     assert _ids(frame) == expected
     assert frame.count() == len(expected) == 600 - 67 - 2 - 1
@@ -88,88 +85,52 @@ def test_field_ids_do_not_leak_into_what_the_user_writes(
     assert all(not field.metadata for field in native.schema.fields)
 
 
-@_BOTH
 def test_a_row_beyond_its_files_bits_fails_the_query(
-    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = native.pack(np.arange(100) == 0)
     monkeypatch.setattr(native, "dead_rows", lambda *_: short)
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
     with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
         frame.count()
 
 
-@_BOTH
 def test_a_file_that_matches_no_bits_fails_the_query(
-    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = iter(range(1, 100))
-    monkeypatch.setattr(native, "file_size", lambda *_: next(sizes))
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
+    numbers = iter(range(1, 100))
+    monkeypatch.setattr(native, "crc32", lambda _: next(numbers))
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
     with pytest.raises(PySparkException, match="has no delete bits"):
         frame.collect()
 
 
-@pytest.mark.parametrize(
-    ("rows", "more_dead", "scans"),
-    [
-        ([500, 300, 30, 20], [], 1),
-        pytest.param([500, 300, 30, 20, 3000], [], 2, marks=pytest.mark.slow),  # most rows need no test
-        pytest.param([500, 300, 300, 20], [], 2, marks=pytest.mark.slow),  # sizes do not tell two files apart
-        pytest.param([500, 300, 300, 20], [30_001], 2, marks=pytest.mark.slow),
-    ],
-    ids=["few", "many", "one size", "dead rows in one size"],
-)
-def test_files_without_dead_rows_are_read_beside_those_with_some(
-    spark: SparkSession, tmp_path: Path, rows: list[int], more_dead: list[int], scans: int
+@pytest.mark.parametrize("names", ["one name", "one checksum"])
+def test_files_that_checksums_of_names_do_not_tell_apart_are_read_in_scans_of_their_own(
+    spark: SparkSession, tmp_path: Path, names: str
 ) -> None:
+    seen: dict[int, str] = {}
+    alike = ("same.parquet", "same.parquet")
+    for number in range(1_000_000 if names == "one checksum" else 0):
+        name = f"{number * 2654435761 % 2**32:08x}.parquet"
+        if (known := seen.setdefault(crc32(name.encode()), name)) != name:
+            alike = (known, name)
+            break
     builder = TableBuilder(tmp_path / "t", _COLUMNS)
-    files = [
-        {"id": list(range(10_000 * (n + 1), 10_000 * (n + 1) + num)), "name": ["x"] * num} for n, num in enumerate(rows)
-    ]
-    builder.commit(*(builder.data(file) for file in files))
-    dead = [10_000, 10_063, 10_499, 20_000, 20_299, *more_dead]
-    builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
+    files = [builder.data({"id": [*range(100 * n, 100 * n + 50)], "name": ["x"] * 50}) for n in range(4)]
+    for number, (file, name) in enumerate(zip(files, alike, strict=False)):
+        moved = file.local.parent / str(number) / name
+        moved.parent.mkdir()
+        file.local.rename(moved)
+        file.record["file_path"] = file.record["file_path"].replace(file.local.name, f"{number}/{name}")
+    builder.commit(*files)
+    builder.commit(builder.equality_delete({"id": [7, 100, 149, 220]}, ids=[1]))
     scan = scan_core.open_table(builder.metadata_path).scan()
     frame = dataframe(spark, scan, reader="native")
-    assert _ids(frame) == [i for file in files for i in file["id"] if i not in dead]
-    assert _ids(frame.where("id % 100 in (0, 63, 99)")) == [
-        i for file in files for i in file["id"] if i % 100 in (0, 63, 99) and i not in dead
-    ]
-    assert frame.count() == scan.count()
-    names = frame.select("name")
-    names.collect()  # which ends Spark's planning
-    assert len(re.findall(r"Relation .* parquet", names._jdf.queryExecution().optimizedPlan().toString())) == scans
-    plan = names._jdf.queryExecution().executedPlan().toString()
-    assert "struct(row_index" not in plan  # Spark would make it for each row
-    assert re.search(r"\*\(\d+\) Filter", plan)  # compiled
-
-
-@pytest.mark.slow
-def test_a_file_without_dead_rows_that_was_replaced_fails_the_query_of_its_scan(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    builder = TableBuilder(tmp_path / "t", _COLUMNS)
-    builder.commit(*(builder.data({"id": [*range(num)], "name": ["x"] * num}) for num in (500, 20)))
-    builder.commit(builder.equality_delete({"id": [100]}, ids=[1]))
-    scan = scan_core.open_table(builder.metadata_path).scan()
-    paths = [Path(task.data_file.path.removeprefix("file://")) for task in scan.plan().tasks]
-    small = min(paths, key=lambda path: path.stat().st_size)
-    inspected = native.inspect_files
-
-    def replaced(*args: Any, **options: Any) -> Any:
-        found = inspected(*args, **options)
-        other = TableBuilder(tmp_path / "other", _COLUMNS)
-        other.commit(other.data({"id": [*range(21)], "name": ["x"] * 21}))
-        (task,) = scan_core.open_table(other.metadata_path).scan().plan().tasks
-        Path(task.data_file.path.removeprefix("file://")).replace(small)
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frames, "inspect_files", replaced)
-        frame = dataframe(spark, scan, reader="native")
-    with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
-        frame.collect()
+    assert _ids(frame) == sorted(scan.to_table()["id"].to_pylist())
+    assert frame.count() == 196
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert len(re.findall(r"Relation .* parquet", plan)) == 3  # two of files with dead rows, one of those without
 
 
 def test_partition_folders_give_no_columns_and_empty_tables_no_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -245,10 +206,7 @@ def test_a_limit_of_memory_leaves_the_scan_to_the_python_reader(spark: SparkSess
         NativeLimits(driver_files=-1)
 
 
-@_BOTH
-def test_dead_rows_of_several_chunks_are_found_by_position(
-    spark: SparkSession, tmp_path: Path, limits: NativeLimits
-) -> None:
+def test_dead_rows_of_several_chunks_are_found_by_position(spark: SparkSession, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t", _COLUMNS)
     num_rows = 3 * native.CHUNK_ROWS + 77
     builder.commit(builder.data({"id": list(range(num_rows)), "name": ["x"] * num_rows}))
@@ -256,8 +214,7 @@ def test_dead_rows_of_several_chunks_are_found_by_position(
     dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1, num_rows + 499]  # none in the second chunk
     builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
     scan = scan_core.open_table(builder.metadata_path).scan()
-    frame = dataframe(spark, scan, reader="native", limits=limits)
-    assert ("scalar-subquery" in frame._jdf.queryExecution().toString()) == (limits is _PLANNED)
+    frame = dataframe(spark, scan, reader="native")
     assert frame.count() == num_rows + 500 - len(dead)
     assert frame.where(f"id in ({','.join(map(str, dead))})").count() == 0
 
@@ -294,7 +251,6 @@ def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
     assert choice_of(dataframe(spark, blind)).strategy == "python"
 
 
-@_BOTH
 @pytest.mark.parametrize(
     "change",
     [
@@ -312,12 +268,12 @@ def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
     ids=["both", "predicate", "semi join", "sample", "nothing"],
 )
 def test_rows_that_a_scan_leaves_out_are_bits_like_deleted_rows(
-    spark: SparkSession, builder: TableBuilder, change: Any, limits: NativeLimits
+    spark: SparkSession, builder: TableBuilder, change: Any
 ) -> None:
     scan = change(scan_core.open_table(builder.metadata_path).scan())
     expected = sorted(scan.to_table()["id"].to_pylist())
     assert len(expected) < 530
-    for each in (limits, replace(limits, driver_files=0)):
+    for each in (NativeLimits(), NativeLimits(driver_files=0)):
         frame = dataframe(spark, scan, reader="native", limits=each)
         assert _ids(frame) == expected
         assert reports_of(frame).total().rows_out == len(expected)
