@@ -49,6 +49,7 @@ from nevermore.scan_core.model.html import line_chart as line_chart
 from nevermore.scan_core.model.html import page as page
 from nevermore.scan_core.model.html import section as section
 from nevermore.scan_core.plan.explain import partition_text as partition_text
+from nevermore.scan_core.plan.readers import readers_of as readers_of
 from nevermore.scan_core.read.late_filters import late_filters as late_filters
 from nevermore.scan_core.read.projection import FileProjection as FileProjection
 from nevermore.scan_core.read.read_ahead import FilesAhead as FilesAhead

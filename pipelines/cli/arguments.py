@@ -91,7 +91,7 @@ Columns = Annotated[
 Where = Annotated[
     str | None, typer.Option("--where", metavar="SQL", help="Return only rows that match.", show_default=False)
 ]
-Limit = Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of rows.", show_default=False)]
 Format = Annotated[
     Literal["table", "jsonl", "csv", "parquet", "arrow"] | None,
     typer.Option("--format", help="Output format; default: by the suffix of --output, else table.", show_default=False),
@@ -294,7 +294,7 @@ def build_scan(
     """Build the scan described by these options.
 
     Raises:
-        ConfigError: more than one of snapshot, as_of and ref; an invalid time or limit.
+        ConfigError: more than one of snapshot, as_of and ref; an invalid time.
         ScanError: an unknown column, snapshot or reference, or an invalid predicate.
     """
     chosen = [
@@ -302,8 +302,6 @@ def build_scan(
     ]
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)} are mutually exclusive; give one of them")
-    if limit is not None and limit < 0:
-        raise ConfigError(f"--limit must not be negative, not {limit}")
     scan = table.scan()
     if snapshot is not None:
         scan = scan.as_of_snapshot(snapshot)

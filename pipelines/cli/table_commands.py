@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from nevermore.scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 
 
+_COLUMNS = ("table", "role", "rows_in_files", "data_files", "delete_files")
+
+
 def tables(
     config: ProjectConfig = DEFAULT_CONFIG,
     as_json: AsJson = False,
@@ -52,19 +55,12 @@ def tables(
     print_grid(
         ("table", "role", "rows in files", "data files", "delete files", "last commit", "location"),
         [
-            (
-                t["table"],
-                t["role"],
-                *(("not created yet", "", "", "", "") if t["location"] is None else _cells(t)),
-            )
+            (t["table"], t["role"], "not created yet", "", "", "", "")
+            if t["location"] is None
+            else (*(t[name] for name in _COLUMNS), t["last_commit"] or "never", t["location"])
             for t in found
         ],
     )
-
-
-def _cells(table: dict[str, Any]) -> tuple[object, ...]:
-    counts = tuple(f"{table[name]:,}" for name in ("rows_in_files", "data_files", "delete_files"))
-    return (*counts, table["last_commit"] or "never", table["location"])
 
 
 def _tables(settings: "Config", catalog: "Catalog | None") -> Iterator[dict[str, Any]]:
@@ -259,6 +255,26 @@ def files(
     _note_more(len(deletes) - limit, "delete file")
 
 
+def readers(
+    table: TableName, relocate: Relocate = None, config: OptionalConfig = None, as_json: AsJson = False
+) -> None:
+    """Say which engines read a table right, which refuse it or return wrong rows, why, and which command mends it.
+
+    The rules are those of the compatibility page; conversion needs a table of a catalog.
+
+    Example: `nevermore readers shop.orders`
+    """
+    from nevermore.scan_core.parts import readers_of
+
+    opened = open_named_table(table, relocate, config)
+    found = list(readers_of(opened.metadata, opened.io))
+    if as_json:
+        print_json(found)
+        return
+    rows = [(r.engine, r.verdict, r.why, r.mend and f"nevermore {r.mend} {table}") for r in found]
+    print_grid(("engine", "reads it", "why not", "what mends it"), rows)
+
+
 def _description(table: "Table") -> dict[str, Any]:
     from nevermore.pipelines.mirrors.table_shape import KEY
 
@@ -431,10 +447,7 @@ def _mirror_document(table: "TableStatus") -> dict[str, Any]:
         "kind": "mirror",
         **asdict(table),
         "position": None if table.position is None else orjson.loads(table.position),
-        "place": table.place,
-        "waiting": table.waiting,
-        "lag_seconds": table.lag_seconds,
-        "delete_debt": table.delete_debt,
+        **{name: getattr(table, name) for name in ("place", "waiting", "lag_seconds", "delete_debt")},
     }
 
 

@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
@@ -43,15 +44,14 @@ STATE_SECONDS = 30.0
 """Least seconds between two looks at the metadata of all tables."""
 STALLED_SECONDS = 300.0
 """Seconds without a finished round, above the interval, after which the process counts as stalled."""
-_SLOT_GAUGES = {
-    "held_bytes": "log that the server keeps for a replication slot",
-    "lag_bytes": "log of a replication slot that is not confirmed",
-}
+_COUNTERS = {"commits": "{commit}", "rows_written": "{row}", "bytes_written": "By", "failed_rounds": "{round}"}
 _GAUGES = {
     "lag_seconds": ("s", "age of the mirror relative to its change log"),
     "waiting": ("{change}", "changes in the log that are not in the mirror"),
     "delete_debt": ("1", "delete rows per row in data files"),
     "quarantined": ("{event}", "events in quarantine"),
+    "slot_held_bytes": ("By", "log that the server keeps for a replication slot"),
+    "slot_lag_bytes": ("By", "log of a replication slot that is not confirmed"),
 }
 _log = logging.getLogger(__name__)
 
@@ -111,10 +111,9 @@ class Watch:
         if table.quarantined:
             self._say("events_quarantined", name, f"{name}: {counted(table.quarantined, 'event')} went to quarantine")
         self._count("events", dict(table.events), name)
-        self._count("commits", {"": table.mirror_commits}, name)
-        self._count("rows_written", {"": table.data_rows}, name)
-        self._count("bytes_written", {"": table.written_bytes}, name)
-        self._count("failed_rounds", {"": int(table.error is not None)}, name)
+        numbers = (table.mirror_commits, table.data_rows, table.written_bytes, int(table.error is not None))
+        for what, number in zip(_COUNTERS, numbers, strict=True):
+            self._count(what, {"": number}, name)
 
     def _count(self, what: str, numbers: dict[str, int], table: str) -> None:
         counter = self._counters.get(what)
@@ -185,42 +184,26 @@ class Watch:
 
     def instrument(self, meter: Any) -> None:
         """Create the instruments of OpenTelemetry."""
-        for name, unit in (
-            ("events", "{event}"),
-            ("commits", "{commit}"),
-            ("rows_written", "{row}"),
-            ("bytes_written", "By"),
-            ("failed_rounds", "{round}"),
-        ):
+        for name, unit in {"events": "{event}", **_COUNTERS}.items():
             self._counters[name] = meter.create_counter(f"nevermore.{name}", unit=unit)
         for name, (unit, text) in _GAUGES.items():
             meter.create_observable_gauge(
-                f"nevermore.{name}", [lambda _, name=name: self._observed(name)], unit=unit, description=text
+                f"nevermore.{name}", [partial(self._observed, name)], unit=unit, description=text
             )
 
-        for name, text in _SLOT_GAUGES.items():
-            meter.create_observable_gauge(
-                f"nevermore.slot_{name}", [lambda _, name=name: self._slots_observed(name)], unit="By", description=text
-            )
-
-    def _slots_observed(self, name: str) -> "Iterator[Observation]":
+    def _observed(self, name: str, _: object) -> "Iterator[Observation]":
         from opentelemetry.metrics import Observation
 
         with self._lock:
-            slots = list(self.slots)
-        for slot in slots:
-            if (value := getattr(slot, name)) is not None:
-                yield Observation(value, {"slot": slot.slot})
-
-    def _observed(self, name: str) -> "Iterator[Observation]":
-        from opentelemetry.metrics import Observation
-
-        with self._lock:
-            states, now = dict(self.states), time.monotonic()
-        for table, state in states.items():
-            value = self.lag_of(table, now) if name == "lag_seconds" else getattr(state, name)
-            if value is not None:
-                yield Observation(value, {"table": table})
+            slots, states, now = self.slots, self.states, time.monotonic()
+        if name.startswith("slot_"):
+            found = [({"slot": slot.slot}, getattr(slot, name.removeprefix("slot_"))) for slot in slots]
+        else:
+            found = [
+                ({"table": table}, self.lag_of(table, now) if name == "lag_seconds" else getattr(state, name))
+                for table, state in states.items()
+            ]
+        yield from (Observation(value, labels) for labels, value in found if value is not None)
 
 
 @contextmanager
@@ -232,6 +215,7 @@ def watching(config: Config, listen: str | None, interval: float) -> Iterator[Wa
         MissingPackageError: a package of the extra `watch` is missing.
     """
     watch = Watch(config, uuid4().hex[:12], interval)
+    export_spans()
     readers = list(_readers(is_served=listen is not None))
     provider = None
     if readers:
@@ -240,7 +224,6 @@ def watching(config: Config, listen: str | None, interval: float) -> Iterator[Wa
 
         provider = MeterProvider(readers, resource=Resource.create({"service.name": "nevermore"}))
         watch.instrument(provider.get_meter("nevermore"))
-    export_spans()
     server = None if listen is None else _serve(watch, listen)
     poster = threading.Thread(target=watch.post_alerts, name="alerts", daemon=True)
     poster.start()
@@ -263,11 +246,6 @@ def _readers(*, is_served: bool) -> Iterable[Any]:
 
         yield PrometheusMetricReader()
     if os.environ.get(OTLP_VARIABLE):
-        require_package(
-            "opentelemetry.exporter.otlp.proto.http",
-            f"an export to {OTLP_VARIABLE}",
-            "nevermore-iceberg[watch]",
-        )
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
@@ -340,7 +318,7 @@ class CheckRound:
 
     def as_dict(self) -> dict[str, Any]:
         """The same as a document."""
-        return {"table": self.table, "passed": self.passed, "failed": [dict(check) for check in self.failed]}
+        return asdict(self)
 
 
 class RegularChecks:
