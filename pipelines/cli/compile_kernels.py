@@ -11,7 +11,6 @@ from nevermore.scan_core.native import KEYS, load_kernels, uncompiled
 
 MODULES = (
     "nevermore.pipelines.jsonscan.object_kernels",
-    "nevermore.pipelines.jsonscan.row_kernels",
     "nevermore.pipelines.jsonscan.text_kernels",
     "nevermore.pipelines.formats.mysql_json_kernels",
     "nevermore.pipelines.formats.mysql_kernels",

@@ -17,7 +17,7 @@ from nevermore.pipelines.decode import casting
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.decode.feed_schemas import MAX_DIGITS
 from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding, ValueType
-from nevermore.pipelines.jsonscan import row_kernels, text_kernels
+from nevermore.pipelines.jsonscan import text_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
 from nevermore.pipelines.jsonscan.spans import SpanColumn
@@ -33,10 +33,6 @@ NUMBER_KINDS = (kernels.INT, kernels.FLOAT)
 def text(column: SpanColumn, wanted: Mask) -> Decoded:
     """The wanted spans as unescaped strings, NULL elsewhere; the mask marks lone surrogates."""
     count = len(column)
-    ready = column.ready
-    if ready is not None and ready.what == row_kernels.TEXT and np.array_equal(wanted, column.of_kind(*ready.kinds)):
-        valid = wanted & ~ready.bad if ready.bad.any() else wanted
-        return binary_array(pa.string(), ready.offsets, ready.text, valid), ready.bad.copy()
     offsets = np.empty(count + 1, np.int32)
     lengths = np.where(wanted, column.end - column.start, 0)
     data = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
@@ -163,13 +159,9 @@ def typed_integers(column: SpanColumn, wanted: ValueType) -> Decoded:
 def whole_numbers(column: SpanColumn, *, truth: bool = False) -> tuple[NDArray[np.int64], Mask, Mask]:
     """(values, valid, wrong): integers, whole numbers in other notations, and text of integers."""
     usable = column.of_kind(kernels.INT, *TEXT_KINDS)
-    ready = column.ready
-    if ready is not None and ready.what == row_kernels.INTEGER:
-        values, bad = ready.integers, ready.bad.copy()
-    else:
-        values = np.empty(len(column), np.int64)
-        bad = np.zeros(len(column), np.bool_)
-        text_kernels.parse_integers(column.data, column.start, column.end, usable, values, bad)
+    values = np.empty(len(column), np.int64)
+    bad = np.zeros(len(column), np.bool_)
+    text_kernels.parse_integers(column.data, column.start, column.end, usable, values, bad)
     if truth and column.kinds[[kernels.TRUE, kernels.FALSE]].any():
         logical = column.of_kind(kernels.TRUE, kernels.FALSE)
         values[logical] = column.kind[logical] == kernels.TRUE
@@ -205,13 +197,9 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
     or zero, would change.
     """
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
-    ready = column.ready
-    if ready is not None and ready.what == row_kernels.DOUBLE:
-        values, slow = ready.doubles, ready.bad.copy()
-    else:
-        values = np.empty(len(column), np.float64)
-        slow = np.zeros(len(column), np.bool_)
-        text_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
+    values = np.empty(len(column), np.float64)
+    slow = np.zeros(len(column), np.bool_)
+    text_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
     bad = column.has_value & ~usable
     if slow.any():
         rows = np.flatnonzero(slow)

@@ -24,7 +24,6 @@ from nevermore.pipelines.jsonscan.spans import (
     Kinds,
     Members,
     Nested,
-    Numbers,
     Places,
     SpanColumn,
 )
@@ -189,14 +188,12 @@ def scan_objects(
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
     kind = np.zeros((capacity, count), np.int8)
-    numbers = Numbers.zeros(capacity, count)
     status = np.full(count, kernels.ABSENT, np.int8)
     spans, stack = (documents.data, documents.start, documents.end), np.empty(max_depth, np.uint8)
     row = 0
     while row < count and (enough is None or len(known) < enough):
-        columns = (start, end, kind, numbers.bits, numbers.odd)
         row, name_start, name_end = object_kernels.scan_members(
-            *spans, row, *known.tables(), learn, *columns, status, stack
+            *spans, row, *known.tables(), learn, start, end, kind, status, stack
         )
         if row < count:
             if known.learn(documents.data[name_start:name_end].tobytes()):
@@ -211,10 +208,8 @@ def scan_objects(
         if len(known) > capacity:  # in any number: all names of an object are learned at once
             capacity = max(len(known), 2 * capacity)
             start, end, kind = (_grown(array, capacity) for array in (start, end, kind))
-            numbers = Numbers(_grown(numbers.bits, capacity), _grown(numbers.odd, capacity))
     used = len(known)
-    found = numbers.of_columns(slice(used))
-    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status, found)
+    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status)
 
 
 def scan_nested(
@@ -237,7 +232,6 @@ def scan_nested(
         columns = fixed + capacity * len(row_images)
         start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
         kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
-        numbers = Numbers.zeros(columns, count)
         bases = np.zeros(len(names), np.int32)
         bases[names.index(origin[0])] = len(names)
         for number, name in enumerate(row_images):
@@ -246,7 +240,7 @@ def scan_nested(
         while row < count and len(known) <= capacity:
             row, name_start, name_end = object_kernels.scan_nested(
                 *spans, row, *top.tables(), bases, *known.tables(), len(names), *inner.tables(),
-                start, end, kind, numbers.bits, numbers.odd, status, stack,
+                start, end, kind, status, stack,
             )  # fmt: skip
             if row < count:
                 if not known.learn(documents.data[name_start:name_end].tobytes()):
@@ -261,7 +255,7 @@ def scan_nested(
 
     def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
         of = slice(first, first + len(own))
-        return Members(data, own, start[of], end[of], kind[of], state, numbers.of_columns(of) if first else None)
+        return Members(data, own, start[of], end[of], kind[of], state)
 
     whole = part(0, top.names, status)
     return Nested(

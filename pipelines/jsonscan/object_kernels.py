@@ -9,14 +9,11 @@ These are the elements of arrays, documents that follow each other, and lines.
 import numpy as np
 from numpy.typing import NDArray
 
-from nevermore.pipelines.jsonscan.text_kernels import LARGEST, MAX_DIGITS, SIGN, SMALLEST, nearest
 from nevermore.pipelines.jsonscan.value_kernels import (
     BAD,
     BROKEN,
     EIGHT,
     ESCAPED,
-    FLOAT,
-    INT,
     MAX_DEPTH,
     MISSING,
     OBJECT,
@@ -28,124 +25,18 @@ from nevermore.pipelines.jsonscan.value_kernels import (
     Kinds,
     Places,
     begin_container,
-    end_of_plain_run,
     expected_name,
     next_member,
     require,
     require_columns,
     require_names,
-    run_of_digits,
     skip_document,
     skip_space,
     skip_value,
     status_at,
     word_at,
 )
-from nevermore.pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
 from nevermore.scan_core.native import callee, inlined, kernel
-
-_u = np.uint64
-_NONE = _u(0)
-_MAX = _u(2**63 - 1)
-_NINE = _u(9)
-_ZERO_DIGIT = _u(0x30)
-_LONGEST_EXPONENT = 100_000
-
-
-@inlined
-def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[int, int, int, int]:
-    """(position after point and digits, BAD without digits; value; number of significant digits; power of ten)."""
-    point = p + ONE
-    p, value = run_of_digits(data, point, end, value)
-    if p == point:
-        return BAD, value, digits, 0
-    power = -np.int64(p - point)
-    digits += p - point
-    if digits > MAX_DIGITS and digits == p - point + ONE and data[point - _u(2)] == 0x30:
-        first = point
-        while first < p and data[first] == 0x30:
-            first += ONE
-        digits = p - first
-    return p, value, digits, power
-
-
-@inlined
-def _exponent(data: Bytes, p: int, end: int) -> tuple[int, int]:
-    """(position after the exponent whose letter is at p, BAD without digits; the exponent)."""
-    p += ONE
-    negative = p < end and data[p] == 0x2D
-    if negative or (p < end and data[p] == 0x2B):
-        p += ONE
-    first = p
-    exponent = np.int64(0)
-    while p < end:
-        digit = _u(data[p]) - _ZERO_DIGIT
-        if digit > _NINE:
-            break
-        if exponent < _LONGEST_EXPONENT:
-            exponent = exponent * 10 + np.int64(digit)
-        p += ONE
-    return (BAD if p == first else p), (-exponent if negative else exponent)
-
-
-@callee
-def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
-    """Scan the number at p; returns what `value_at` returns."""
-    negative = data[p] == 0x2D
-    if negative:
-        p += ONE
-    if p >= end or _u(data[p]) - _ZERO_DIGIT > _NINE:
-        return BAD, INT, _NONE, False
-    first, value = p, _NONE
-    is_zero = data[p] == 0x30
-    if is_zero:
-        p += ONE
-    else:
-        p, value = run_of_digits(data, p, end, value)
-    digits = p - first
-    has_exponent = p < end and (data[p] | 0x20) == 0x65
-    if not has_exponent and (p >= end or data[p] != 0x2E):
-        fits = digits <= MAX_DIGITS and value <= _MAX + _u(negative)
-        # doubles have -0, integers do not
-        return p, INT, (_NONE - value if negative else value), fits and not (negative and is_zero)
-    power = 0
-    if not has_exponent:
-        p, value, digits, power = _fraction(data, p, end, value, digits)
-        if p > end:
-            return BAD, FLOAT, _NONE, False
-        has_exponent = p < end and (data[p] | 0x20) == 0x65
-    if has_exponent:
-        p, exponent = _exponent(data, p, end)
-        power += exponent
-    sign = SIGN if negative else _NONE
-    if p > end or digits > MAX_DIGITS:
-        return p, FLOAT, _NONE, False
-    if value == _NONE:
-        return p, FLOAT, sign, True
-    if power < SMALLEST or power > LARGEST:
-        return p, FLOAT, _NONE, False
-    bits, certain = nearest(value, power)
-    return p, FLOAT, bits | sign, certain
-
-
-@inlined
-def value_at(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int, int, bool]:
-    """(position after the value at p, its kind, the bits of a number, whether they are certain).
-
-    INT has the bits of a 64-bit integer, FLOAT those of the nearest double. Numbers that these cannot hold or not
-    with certainty, and -0 written as an integer, are not certain; nor are other values.
-    """
-    c = data[p]
-    if c == 0x22:
-        q = end_of_plain_run(data, p + ONE, end)
-        if q < end and data[q] == 0x22:
-            return q + ONE, STRING, _NONE, False
-        q, escaped = skip_rest_of_string(data, q, end)
-        return q, (ESCAPED if escaped else STRING), _NONE, False
-    if _u(c) - _ZERO_DIGIT <= _NINE or (c == 0x2D and p + ONE < end and data[p + ONE] != 0x49):
-        return _number_at(data, p, end)
-    q, kind = skip_value(data, p, end, stack)
-    return q, kind, _NONE, False
 
 
 @inlined
@@ -162,8 +53,6 @@ def scan_object(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
-    out_bits: NDArray[np.uint64],
-    out_odd: NDArray[np.bool_],
     stack: Bytes,
 ) -> tuple[int, int, int]:
     """Find the members of the object at p, to columns from `base` on.
@@ -183,7 +72,7 @@ def scan_object(
         if found < 0 and learn:
             return BAD, first, last
         value = p
-        p, kind, bits, certain = value_at(data, p, end, stack)
+        p, kind = skip_value(data, p, end, stack)
         if p > end:
             return p, nothing, nothing
         if found >= 0:
@@ -195,10 +84,6 @@ def scan_object(
             out_start[column, row] = value + quote
             out_end[column, row] = p - quote
             out_kind[column, row] = kind
-            if kind == INT or kind == FLOAT:
-                out_bits[column, row] = bits
-                if not certain:
-                    out_odd[column, row] = True
         p = skip_space(data, p, end)
         if p >= end:
             break
@@ -218,8 +103,6 @@ def require_spans(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
-    out_bits: NDArray[np.uint64],
-    out_odd: NDArray[np.bool_],
     status: Kinds,
     stack: Bytes,
 ) -> None:
@@ -230,11 +113,9 @@ def require_spans(
     require(out_kind.shape[1] >= count)
     require(out_start.shape[0] >= columns and out_start.shape[1] >= count)
     require(out_end.shape[0] >= columns and out_end.shape[1] >= count)
-    require(out_bits.shape[0] >= columns and out_bits.shape[1] >= count)
-    require(out_odd.shape[0] >= columns and out_odd.shape[1] >= count)
 
 
-@kernel("u8[] i32[] i32[] i64 u8[] i32[] i32[] bool i32[][]= i32[][]= i8[][]= u64[][]= bool[][]= i8[]= u8[]=")
+@kernel("u8[] i32[] i32[] i64 u8[] i32[] i32[] bool i32[][]= i32[][]= i8[][]= i8[]= u8[]=")
 def scan_members(
     data: Bytes,
     starts: Places,
@@ -247,8 +128,6 @@ def scan_members(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
-    out_bits: NDArray[np.uint64],
-    out_odd: NDArray[np.bool_],
     status: Kinds,
     stack: Bytes,
 ) -> tuple[int, int, int]:
@@ -266,8 +145,6 @@ def scan_members(
         out_start: [column, row] begin of the value, without the quotes of a string.
         out_end: its end.
         out_kind: its kind; MISSING in all rows from `first_row` on but that.
-        out_bits: of numbers, as `value_at` has them.
-        out_odd: where these are not certain.
         status: of each document; an object that gives a member twice is none: which value counts, readers disagree.
         stack: MAX_DEPTH bytes of scratch space.
 
@@ -278,7 +155,7 @@ def scan_members(
         IndexError: a column or document lies outside of its array.
     """
     count = len(starts)
-    require_spans(starts, ends, first_row, out_start, out_end, out_kind, out_bits, out_odd, status, stack)
+    require_spans(starts, ends, first_row, out_start, out_end, out_kind, status, stack)
     require_names(names, name_offsets)
     require_columns(name_offsets, slots, 0, out_kind.shape[0])
     inside = stack[1:]
@@ -303,8 +180,6 @@ def scan_members(
             out_start,
             out_end,
             out_kind,
-            out_bits,
-            out_odd,
             inside,
         )
         if first:
@@ -342,7 +217,7 @@ def begin_with(
 
 
 @kernel(
-    "u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[] u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[][]= i32[][]= i8[][]= u64[][]= bool[][]= i8[]= u8[]="
+    "u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[] u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[][]= i32[][]= i8[][]= i8[]= u8[]="
 )
 def scan_nested(
     data: Bytes,
@@ -363,8 +238,6 @@ def scan_nested(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
-    out_bits: NDArray[np.uint64],
-    out_odd: NDArray[np.bool_],
     status: Kinds,
     stack: Bytes,
 ) -> tuple[int, int, int]:
@@ -377,7 +250,7 @@ def scan_nested(
     """
     count = len(starts)
     nothing = np.uint64(0)
-    require_spans(starts, ends, first_row, out_start, out_end, out_kind, out_bits, out_odd, status, stack)
+    require_spans(starts, ends, first_row, out_start, out_end, out_kind, status, stack)
     require_names(names, name_offsets)
     require_names(row_names, row_offsets)
     require_names(origin_names, origin_offsets)
@@ -419,12 +292,12 @@ def scan_nested(
             elif base == origin_base:
                 p, _, last = scan_object(
                     data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
-                    out_start, out_end, out_kind, out_bits, out_odd, inside_images,
+                    out_start, out_end, out_kind, inside_images,
                 )  # fmt: skip
             else:
                 p, first, last = scan_object(
                     data, p, end, row, row_names, row_offsets, row_slots, base, True,
-                    out_start, out_end, out_kind, out_bits, out_odd, inside_images,
+                    out_start, out_end, out_kind, inside_images,
                 )  # fmt: skip
                 if first:
                     return row, first, last

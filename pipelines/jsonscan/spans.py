@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nevermore.pipelines.jsonscan import row_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.scan_core import Mask
 from nevermore.scan_core.io import cached_property
@@ -67,48 +66,16 @@ Kinds = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Ready:
-    """Values of a column that are already decoded (`decode/image.py`).
-
-    Attributes:
-        what: TEXT, INTEGER or DOUBLE of `row_kernels`.
-        kinds: kinds of the decoded values, which are all that the column has.
-        bits: bits of integers or doubles, 0 where there is none.
-        offsets: offsets of each row's text.
-        text: text of all rows.
-        bad: mask of values of another kind, and of those that the fast path cannot decode.
-    """
-
-    what: int
-    kinds: tuple[int, ...]
-    bits: NDArray[np.uint64]
-    offsets: Places
-    text: Bytes
-    bad: Mask
-
-    @property
-    def integers(self) -> NDArray[np.int64]:
-        """The bits as integers."""
-        return self.bits.view(np.int64)
-
-    @property
-    def doubles(self) -> NDArray[np.float64]:
-        """The bits as doubles."""
-        return self.bits.view(np.float64)
-
-
-@dataclass(frozen=True)
 class SpanColumn:
     """One member of many objects: `kind` is a kind of `json_kernels`; strings exclude their quotes.
 
-    `ready` holds its values if they are already decoded, `counts` the number of rows of each kind if known.
+    `counts` is the number of rows of each kind if known.
     """
 
     data: Bytes
     start: Places
     end: Places
     kind: Kinds
-    ready: Ready | None = None
     counts: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -149,35 +116,12 @@ class SpanColumn:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Numbers among the members, computed while they were found (`value_kernels.value_at`).
-
-    Attributes:
-        bits: [column, row] bits of an integer or a double, depending on its kind; 0 where there is no number.
-        odd: [column, row] numbers whose bits are not certain.
-    """
-
-    bits: NDArray[np.uint64]
-    odd: Mask
-
-    @classmethod
-    def zeros(cls, columns: int, count: int) -> "Numbers":
-        """Numbers before anything is known."""
-        return cls(np.zeros((columns, count), np.uint64), np.zeros((columns, count), np.bool_))
-
-    def of_columns(self, columns: slice | Mask) -> "Numbers":
-        """The numbers of these columns."""
-        return Numbers(self.bits[columns], self.odd[columns])
-
-
-@dataclass(frozen=True)
 class Members:
     """The members of one object per row.
 
     Attributes:
         status: per row, OK or why there is no object.
         names: names of the columns, unescaped.
-        numbers: numbers among the values, where known; rows without a number may have stale ones.
     """
 
     data: Bytes
@@ -186,7 +130,6 @@ class Members:
     end: NDArray[np.int32]
     kind: NDArray[np.int8]
     status: Kinds
-    numbers: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.status)
@@ -214,9 +157,8 @@ class Members:
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
         """Number of rows of each kind: [column, kind]."""
-        counts = np.zeros((len(self.names), kernels.ARRAY + 1), np.int64)
-        row_kernels.count_kinds(self.kind, counts)
-        return counts
+        counts = [np.bincount(kind, minlength=kernels.ARRAY + 1) for kind in self.kind]
+        return np.array(counts, np.int64).reshape(-1, kernels.ARRAY + 1)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -228,9 +170,8 @@ class Members:
         if keep.all():
             return self
         kept = tuple(name for name in self.names if name not in names)
-        numbers = None if self.numbers is None else self.numbers.of_columns(keep)
         spans = (self.start[keep], self.end[keep], self.kind[keep])
-        return Members(self.data, kept, *spans, self.status, numbers)
+        return Members(self.data, kept, *spans, self.status)
 
     def of_names(self, names: Collection[str]) -> Mask:
         """Rows whose objects have only members with these names."""
@@ -243,11 +184,8 @@ class Members:
         kind = self.kind[:, rows]
         used = (kind != kernels.MISSING).any(axis=1)
         names = tuple(name for name, keep in zip(self.names, used, strict=True) if keep)
-        numbers = None
-        if self.numbers is not None:
-            numbers = Numbers(self.numbers.bits[:, rows], self.numbers.odd[:, rows]).of_columns(used)
         spans = (self.start[:, rows][used], self.end[:, rows][used], kind[used])
-        return Members(self.data, names, *spans, self.status[rows], numbers)
+        return Members(self.data, names, *spans, self.status[rows])
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,9 @@ def some_names(random: Random) -> MemberNames:
 
 
 def outputs(columns: int, count: int) -> Arguments:
-    """Begin, end, kind, bits and oddness of each column and row, and the status of each row."""
+    """Begin, end and kind of each column and row, and the status of each row."""
     shape = columns, count
-    dtypes = np.int32, np.int32, np.int8, np.uint64, np.bool_
+    dtypes = np.int32, np.int32, np.int8
     return [*(np.zeros(shape, dtype) for dtype in dtypes), np.zeros(count, np.int8)]
 
 
@@ -236,30 +236,6 @@ def cells(random: Random, columns: int, count: int) -> Arguments:
             parts.append(part)
     data, starts, ends = spans(parts, noise(random, 5))
     return [data, starts.reshape(columns, count), ends.reshape(columns, count), kinds]
-
-
-def count_kinds(random: Random) -> Arguments:
-    kind = cells(random, int(random.integers(0, 4)), int(random.integers(0, 90)))[3]
-    return [kind, np.zeros((len(kind), kernels.ARRAY + 1), np.int64)]
-
-
-def parse_rows(random: Random) -> Arguments:
-    given = cells(random, total := int(random.integers(1, 5)), count := int(random.integers(0, 130)))
-    wanted = random.permutation(total)[: random.integers(0, total + 1)]
-    what = random.integers(0, 3, len(wanted)).astype(np.uint8)
-    numeric = 1 << kernels.INT | 1 << kernels.FLOAT
-    bits = np.where(what == 0, 1 << kernels.STRING | 1 << kernels.ESCAPED, numeric).astype(np.uint64)
-    sizes = [0]
-    for column, kind in zip(wanted, what, strict=True):
-        is_text = np.isin(given[3][column], [kernels.STRING, kernels.ESCAPED])
-        sizes.append(int((given[2] - given[1])[column][is_text].sum()) + 8 if kind == 0 else 0)
-    base = np.cumsum(sizes, dtype=np.int64)
-    shape = len(wanted), count
-    return [
-        *given, wanted.astype(np.uint64), what, bits, base[:-1].copy(), np.zeros(len(wanted), np.int64),
-        np.zeros(base[-1], np.uint8), np.zeros((len(wanted), count + 1), np.int32), np.zeros(shape, np.uint64),
-        np.zeros(shape, np.bool_),
-    ]  # fmt: skip
 
 
 def one_column(random: Random) -> tuple[Arguments, NDArray[np.bool_], int]:
@@ -627,8 +603,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.object_kernels.scan_nested": scan_nested,
     "nevermore.pipelines.jsonscan.object_kernels.begin_with": begin_with,
     "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
-    "nevermore.pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
-    "nevermore.pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
     "nevermore.pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "nevermore.pipelines.mirrors.multiset._remove_in_order": walk_removals,

@@ -1,4 +1,4 @@
-"""Columns decoded together: the same values as one by one, and doubles as Python reads them."""
+"""Doubles as Python reads them, and columns that no event has."""
 
 import json
 import random
@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nevermore.pipelines.decode import image
-from nevermore.pipelines.decode.column_types import InferenceOptions, infer
-from nevermore.pipelines.decode.image import MIN_COLUMNS, decoded_by_rows, typed
+from nevermore.pipelines.decode.image import typed
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.jsonscan.members import scan_objects
 from nevermore.pipelines.jsonscan.spans import from_binary
@@ -43,43 +42,6 @@ VALUES = st.one_of(
     ),
     st.lists(st.integers(0, 9), max_size=2),
 )
-
-
-def both(rows: list[dict[str, Any]], types: dict[str, ValueType]) -> None:
-    members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())), tuple(types))
-    images = [typed(members, types, PLACEHOLDER.encode())]
-    with patch.object(image, "decoded_by_rows", lambda *_: {}):
-        images.append(typed(members, types, PLACEHOLDER.encode()))
-    for name in types:
-        one, other = (found.columns[name] for found in images)
-        assert one.type == other.type
-        if pa.types.is_temporal(one.type):  # Python has no years below 1
-            one, other = (array.view(f"int{array.type.bit_width}") for array in (one, other))
-        assert [repr(v) for v in one.to_pylist()] == [repr(v) for v in other.to_pylist()], name
-    for part in ("missing", "unavailable"):
-        one, other = (getattr(found, part) for found in images)
-        assert {name: mask.tolist() for name, mask in one.items()} == {n: mask.tolist() for n, mask in other.items()}
-    assert {n: (mask.tolist(), why) for n, (mask, why) in images[0].wrong.items()} == {
-        n: (mask.tolist(), why) for n, (mask, why) in images[1].wrong.items()
-    }
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(TYPES, VALUES)), max_size=6))
-def test_any_values_are_the_same_by_rows_and_by_columns(rows: list[dict[str, Any]]) -> None:
-    both(rows, TYPES)
-
-
-def test_usual_values_are_ready_and_odd_columns_are_left_to_their_decoders() -> None:
-    text = {f"b{n}": "x" * n for n in range(MIN_COLUMNS)}
-    rows = [{"a": 1, **text, "c": 1.5, "d": 2, "e": 1}, {"a": None, "b1": "é\n", "c": -0.0, "e": "odd"}]
-    members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())))
-    types = {name: infer(members.column(name), InferenceOptions()) for name in members.names}
-    columns = decoded_by_rows(members, types)
-    assert [name for name, column in columns.items() if column.ready is None] == ["e"]
-    few = {name: types[name] for name in ("a", "b0", "b1", "b2")}
-    assert [name for name, column in decoded_by_rows(members, few).items() if column.ready is not None] == ["a"]
-    both(rows, types)
 
 
 def doubles(texts: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -80,7 +80,9 @@ def test_names_are_learned_in_any_numbers(rows: list[list[int]], learned_first: 
     given_columns, given_rows = np.nonzero(scanned.kind == kernels.INT)
     found: list[dict[str, Any]] = [{} for _ in rows]
     for column, row in zip(given_columns.tolist(), given_rows.tolist(), strict=True):
-        found[row][scanned.names[column]] = int(scanned.numbers.bits[column, row])
+        found[row][scanned.names[column]] = int(
+            scanned.data[scanned.start[column, row] : scanned.end[column, row]].tobytes()
+        )
     assert found == objects
 
 

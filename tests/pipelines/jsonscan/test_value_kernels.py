@@ -1,19 +1,19 @@
-"""Numbers that are taken while values are found: the ones Python reads, or left to the slower way."""
+"""Numbers among the members of objects: the ones that Python reads, or none."""
 
 import json
 import random
 import struct
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nevermore.pipelines.decode.json_columns import floats, whole_numbers
+from nevermore.pipelines.decode.value_types import ValueType
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_objects
-from nevermore.pipelines.jsonscan.spans import Members, Numbers, from_binary
+from nevermore.pipelines.jsonscan.spans import Members, from_binary
 
 DIGITS = st.text("0123456789", max_size=24)
 NUMBER_TEXTS = st.builds(
@@ -31,16 +31,12 @@ def scanned(texts: list[str], behind: str = "") -> Members:
     return scan_objects(from_binary(pa.array(documents, pa.binary())), ("n",))
 
 
-def numbers_of(members: Members) -> Numbers:
-    assert members.numbers is not None
-    return members.numbers
-
-
 def check(texts: list[str], behind: str = "") -> None:
     members = scanned(texts, behind)
-    numbers = numbers_of(members)
+    column = members.column("n")
+    whole, _, no_integer = whole_numbers(column)
+    doubles, no_double = floats(column, ValueType(pa.float64()))
     for row, text in enumerate(texts):
-        kind, bits, odd = members.kind[0, row], numbers.bits[0, row], numbers.odd[0, row]
         try:
             value: Any = json.loads(text)
         except ValueError:
@@ -48,13 +44,13 @@ def check(texts: list[str], behind: str = "") -> None:
             continue
         assert members.status[row] == kernels.OK, text
         assert members.data[members.start[0, row] : members.end[0, row]].tobytes().decode() == text.strip()
-        assert kind == (kernels.INT if isinstance(value, int) else kernels.FLOAT), text
-        if odd:
-            continue
-        found = np.uint64(bits).view(np.int64 if isinstance(value, int) else np.float64).item()
-        assert struct.pack("d" if isinstance(value, float) else "q", found) == struct.pack(
-            "d" if isinstance(value, float) else "q", value
-        ), text
+        assert members.kind[0, row] == (kernels.INT if isinstance(value, int) else kernels.FLOAT), text
+        if isinstance(value, int) and not no_integer[row]:
+            assert int(whole[row]) == value, text
+        if isinstance(value, int):
+            assert no_integer[row] == (not -(2**63) <= value < 2**63), text
+        elif not no_double[row]:
+            assert struct.pack("d", doubles[row].as_py()) == struct.pack("d", value), text
 
 
 @settings(max_examples=200, deadline=None)
@@ -62,21 +58,17 @@ def check(texts: list[str], behind: str = "") -> None:
 @example(["-0", "0", "-0.0", "0.0", "01", "1.", ".5", "-", "1e", "1e+", "0e0", "00"], "")
 @example([str(2**63 - 1), str(-(2**63)), str(2**63), str(-(2**63) - 1), "9" * 19, "1" * 20], "")
 @example(["0." + "0" * 30 + "12345", "1" * 12 + "." + "1" * 12, "0.00012345678901234567", "1e99999999999"], "")
-def test_numbers_are_those_of_json_or_left_to_the_slower_way(texts: list[str], behind: str) -> None:
+def test_numbers_are_those_of_json_or_none(texts: list[str], behind: str) -> None:
     check(texts, behind)
 
 
-@pytest.mark.parametrize("text", ["-0", "9223372036854775808", "-9223372036854775809", "NaN", "-Infinity", "1e400"])
-def test_what_no_integer_or_double_surely_is_has_no_bits(text: str) -> None:
-    assert numbers_of(scanned([text])).odd[0, 0]
-
-
-def test_usual_numbers_are_never_left_to_the_slower_way() -> None:
+def test_usual_numbers_are_read() -> None:
     draw = random.Random(3)
     texts = [str(draw.getrandbits(draw.randint(1, 63)) * draw.choice((1, -1)) or 1) for _ in range(3_000)]
     texts += [repr(draw.uniform(-1, 1) * 10.0 ** draw.randint(-20, 20)) for _ in range(3_000)]
     check(texts)
-    assert not numbers_of(scanned(texts)).odd.any()
+    column = scanned(texts).column("n")
+    assert not floats(column, ValueType(pa.float64()))[1][3_000:].any()
 
 
 @settings(max_examples=100, deadline=None)
