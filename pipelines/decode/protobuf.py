@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache, lru_cache, partial
@@ -18,7 +18,6 @@ from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaK
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import SourceError, WideBatchError
 from nevermore.pipelines.jsonscan.members import MIN_CELLS
-from nevermore.pipelines.jsonscan.spans import from_binary
 from nevermore.scan_core import Mask
 
 _MAX_POSITION_BYTES = 64
@@ -45,23 +44,7 @@ class ProtobufMessages:
     @staticmethod
     def prefix_lengths(messages: pa.BinaryArray, header: int) -> NDArray[np.int64]:
         """Bytes in front of each value; 0 where they are broken."""
-        found = from_binary(messages)
-        begin = np.maximum(found.start, 0).astype(np.int64)
-        sizes = np.where(found.start >= 0, found.end - begin, 0)
-        at = np.full(len(messages), header, np.int64)
-        left = np.full(len(messages), -1, np.int64)
-        is_broken = np.zeros(len(messages), np.bool_)
-        while len(rows := np.flatnonzero((left != 0) & ~is_broken)):
-            is_short = (at[rows] >= sizes[rows]) | (at[rows] - header >= _MAX_POSITION_BYTES)
-            is_broken[rows[is_short]] = True
-            rows = rows[~is_short]
-            byte = found.data[begin[rows] + at[rows]]
-            at[rows] += 1
-            is_count = left[rows] == -1
-            # A count of 0 stands for the position [0]; other counts are small zigzag numbers of one byte.
-            is_broken[rows[is_count & ((byte >= 128) | (byte % 2 == 1))]] = True
-            left[rows] = np.where(is_count, byte // 2, left[rows] - (byte < 128))
-        return np.where(is_broken, 0, at)
+        return np.array([_prefix_length(message or b"", header) for message in messages.to_pylist()], np.int64)
 
     @staticmethod
     def reader(schema: RegisteredSchema, position: bytes, *, is_key: bool) -> "ProtobufReader":  # noqa: ARG004 - keys are messages, too
@@ -71,6 +54,21 @@ class ProtobufMessages:
             SourceError: the schema cannot be read, or has no such type.
         """
         return _reader(schema, position)
+
+
+def _prefix_length(message: bytes, header: int) -> int:
+    left = None
+    for at, byte in enumerate(message[header : header + _MAX_POSITION_BYTES], header + 1):
+        if left is None:
+            # A count of 0 stands for the position [0]; other counts are small zigzag numbers of one byte.
+            if byte >= 128 or byte % 2 == 1:
+                break
+            left = byte // 2
+        elif byte < 128:
+            left -= 1
+        if left == 0:
+            return at
+    return 0
 
 
 def _indexes(position: bytes) -> tuple[int, ...]:
@@ -88,12 +86,22 @@ def _indexes(position: bytes) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ProtobufReader:
-    """Reads the messages of one type by the protobuf library; `types` are the value types of its fields."""
+    """Reads the messages of one type by the protobuf library.
 
-    types: Mapping[str, ValueType]
+    Attributes:
+        parse: makes a message of bytes.
+        columns: its fields, with times in nanoseconds.
+        coarse: its fields, with times in microseconds.
+    """
+
     parse: Callable[[bytes], Any]
-    columns: "tuple[_Column, ...]"
-    num_cells: int
+    columns: "Mapping[str, _Column]"
+    coarse: "Mapping[str, _Column]"
+
+    @property
+    def types(self) -> Mapping[str, ValueType]:
+        """The value type of each field."""
+        return {name: column.value_type for name, column in self.columns.items()}
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.Table, Mask]:
         """Read the values as rows, and the mask of invalid ones, whose columns mean nothing.
@@ -103,26 +111,30 @@ class ProtobufReader:
         Raises:
             WideBatchError: the fields take far more memory as columns than as bytes, as most of them are not set.
         """
-        if self.num_cells * len(values) > max(MIN_CELLS, values.nbytes):
+        num_cells = sum(_num_cells(column.held) for column in self.columns.values())
+        if num_cells * len(values) > max(MIN_CELLS, values.nbytes):
             raise WideBatchError(
-                f"{len(values):,} messages with {self.num_cells:,} fields, which take far more memory as columns than "
-                "their bytes"
+                f"{len(values):,} messages with {num_cells:,} fields, which take far more memory as columns than their bytes"
             )
-        rows = [self._row(value) for value in values.to_pylist()]
-        bad = np.fromiter((row is None for row in rows), np.bool_, len(rows))
-        return pa.table({name: _nth(rows, at, column) for at, (name, column) in enumerate(self._named())}), bad
+        try:
+            return self._read(values, self.columns)
+        except OverflowError:  # a time is too far from 1970 for nanoseconds
+            return self._read(values, self.coarse)
 
-    def _named(self) -> "Iterator[tuple[str, _Column]]":
-        return zip(self.types, self.columns, strict=True)
+    def _read(self, values: pa.BinaryArray, columns: "Mapping[str, _Column]") -> tuple[pa.Table, Mask]:
+        rows = [self._row(value, columns) for value in values.to_pylist()]
+        bad = np.array([row is None for row in rows], np.bool_)
+        arrays = {name: pa.array([row and row[name] for row in rows], column.held) for name, column in columns.items()}
+        return pa.table(arrays), bad
 
-    def _row(self, value: bytes | None) -> tuple[Any, ...] | None:
+    def _row(self, value: bytes | None, columns: "Mapping[str, _Column]") -> dict[str, Any] | None:
         from google.protobuf.message import DecodeError
 
         if value is None:
             return None
         try:
             message = self.parse(value)
-            return _members(message, self.columns) if message.IsInitialized() else None
+            return _members(message, columns) if message.IsInitialized() else None
         except (DecodeError, UnicodeDecodeError, _NoTimeError):
             return None
 
@@ -134,7 +146,9 @@ def _reader(schema: RegisteredSchema, position: bytes) -> ProtobufReader:
 
     try:
         descriptor = _message_type(schema, _indexes(position))
-        columns = _columns(descriptor, ())
+        return ProtobufReader(
+            GetMessageClass(descriptor).FromString, _columns(descriptor, "ns"), _columns(descriptor, "us")
+        )
     except (Base64Error, UnicodeError, DecodeError) as error:
         raise SourceError(
             f"a Protobuf schema that is not a serialized descriptor: it begins {schema.text[:120]!r}; use a registry that "
@@ -143,8 +157,6 @@ def _reader(schema: RegisteredSchema, position: bytes) -> ProtobufReader:
         ) from error
     except (TypeError, KeyError, ImportError) as error:
         raise SourceError(f"a Protobuf schema that cannot be used: {error}") from error
-    types = {known.name: column.value_type for known, column in zip(_fields(descriptor), columns, strict=True)}
-    return ProtobufReader(types, GetMessageClass(descriptor).FromString, columns, sum(map(_num_cells, columns)))
 
 
 def _message_type(schema: RegisteredSchema, position: Sequence[int]) -> Any:
@@ -302,93 +314,65 @@ class _Column:
 
     Attributes:
         value_type: type of the column.
-        value: takes the field's value out of a message, with None for NULL; a message in it becomes a tuple.
-        array: makes the array of many such values.
-        members: columns of the messages in it.
+        value: takes the field's value out of a message, with None for NULL; a message in it becomes a dictionary.
+        held: the type of the array of such values.
     """
 
     value_type: ValueType
     value: Callable[[Any], Any]
-    array: Callable[[Sequence[Any]], pa.Array]
-    members: "tuple[_Column, ...]" = ()
+    held: pa.DataType
 
 
-def _num_cells(column: _Column) -> int:
-    return sum(map(_num_cells, column.members)) or 1
+def _num_cells(held: pa.DataType) -> int:
+    return sum(_num_cells(held.field(at).type) for at in range(held.num_fields)) or 1
 
 
-def _members(message: Any, columns: Sequence[_Column]) -> tuple[Any, ...]:
-    return tuple(column.value(message) for column in columns)
+def _columns(descriptor: Any, unit: str, within: tuple[str, ...] = ()) -> dict[str, _Column]:
+    """The columns of a message type, by ascending number of the field, with times in this unit.
 
-
-def _nth(rows: Sequence[tuple[Any, ...] | None], at: int, column: _Column) -> pa.Array:
-    return column.array([None if row is None else row[at] for row in rows])
+    Raises:
+        SourceError: no column type can hold one of its fields.
+    """
+    here = (*within, descriptor.full_name)
+    return {known.name: _field(known, unit, here) for known in _fields(descriptor)}
 
 
 def _fields(descriptor: Any) -> list[Any]:
     return sorted(descriptor.fields, key=lambda known: known.number)
 
 
-def _columns(descriptor: Any, within: tuple[str, ...]) -> tuple[_Column, ...]:
-    """The columns of a message type, by ascending number of the field.
-
-    Raises:
-        SourceError: no column type can hold one of its fields.
-    """
-    here = (*within, descriptor.full_name)
-    return tuple(_field(known, here) for known in _fields(descriptor))
-
-
-def _field(known: Any, within: tuple[str, ...]) -> _Column:
+def _field(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
     name = known.name
     if known.message_type is not None and known.message_type.GetOptions().map_entry:
-        return _map(name, *(_one(part, within) for part in _fields(known.message_type)))
-    one = _one(known, within)
+        key, item = (_one(part, unit, within) for part in _fields(known.message_type))
+        types = (("key", key.value_type), ("value", item.value_type))
+        return _Column(
+            ValueType(_map(key.value_type.arrow, item.value_type.arrow), members=types),
+            lambda message: [(key.value(of), item.value(value)) for of, value in getattr(message, name).items()],
+            _map(key.held, item.held),
+        )
+    one = _one(known, unit, within)
     if known.is_repeated:
-        return _list(name, one)
+        return _Column(
+            ValueType(_list(one.value_type.arrow), members=(("element", one.value_type),)),
+            lambda message: [one.value(value) for value in getattr(message, name)],
+            _list(one.held),
+        )
     if not known.has_presence:
         return replace(one, value=lambda message: one.value(getattr(message, name)))
     return replace(one, value=lambda message: one.value(getattr(message, name)) if message.HasField(name) else None)
 
 
-def _list(name: str, one: _Column) -> _Column:
-    arrow = pa.list_(pa.field("element", one.value_type.arrow))
-
-    def array(lists: Sequence[Any]) -> pa.Array:
-        element = one.array([value for values in lists for value in values or ()])
-        return pa.ListArray.from_arrays(_offsets(lists), element, type=pa.list_(pa.field("element", element.type)))
-
-    return _Column(
-        ValueType(arrow, members=(("element", one.value_type),)),
-        lambda message: [one.value(value) for value in getattr(message, name)],
-        array,
-        (one,),
-    )
+def _list(element: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", element))
 
 
-def _map(name: str, key: _Column, item: _Column) -> _Column:
-    arrow = pa.map_(pa.field("key", key.value_type.arrow, nullable=False), pa.field("value", item.value_type.arrow))
-
-    def array(maps: Sequence[Any]) -> pa.Array:
-        entries = [entry for given in maps for entry in given or ()]
-        keys, items = key.array([of for of, _ in entries]), item.array([value for _, value in entries])
-        return pa.MapArray.from_arrays(_offsets(maps), keys, items)
-
-    return _Column(
-        ValueType(arrow, members=(("key", key.value_type), ("value", item.value_type))),
-        lambda message: [(key.value(of), item.value(value)) for of, value in getattr(message, name).items()],
-        array,
-        (key, item),
-    )
+def _map(key: pa.DataType, value: pa.DataType) -> pa.DataType:
+    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
-def _offsets(lists: Sequence[Any]) -> pa.Array:
-    return pa.array(np.cumsum([0, *(len(values or ()) for values in lists)]), pa.int32())
-
-
-def _one(known: Any, within: tuple[str, ...]) -> _Column:
+def _one(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
     """The column of single values of a field; its `value` takes the value itself, not a message with it."""
-    descriptor = known.message_type
     if known.type == known.TYPE_GROUP:
         raise SourceError(f"Protobuf field {known.full_name} is a group, which is not supported: make it a message")
     if known.type == known.TYPE_ENUM:
@@ -397,39 +381,45 @@ def _one(known: Any, within: tuple[str, ...]) -> _Column:
         return _plain(pa.string(), lambda number: names.get(number, str(number)))
     if known.type == known.TYPE_STRING:
         return _plain(pa.string(), _text)
-    if descriptor is None:
+    if known.message_type is None:
         return _plain(_scalars()[known.type])
+    return _message(known, unit, within)
+
+
+def _message(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
+    """The column of single messages of a field."""
+    descriptor = known.message_type
     if descriptor.full_name in within:
         raise SourceError(
             f"Protobuf field {known.full_name} is of type {descriptor.full_name}, which contains itself: no column type can "
             "hold it; send it as text or bytes"
         )
     if descriptor.full_name in _TIMES:
-        return _TIMES[descriptor.full_name]
-    columns = _columns(descriptor, within)
+        arrow, value = _TIMES[descriptor.full_name]
+        if not callable(arrow):
+            return _plain(arrow, value)
+        nanos = 1 if unit == "ns" else 1_000
+        return _Column(ValueType(arrow("us")), lambda message: value(message) // nanos, arrow(unit))
+    columns = _columns(descriptor, unit, within)
     if descriptor.full_name in _WRAPPERS:
-        return columns[0]
+        return columns["value"]
     if not columns:
         return _plain(pa.bool_(), lambda _: True)
-    return _struct(known, [part.name for part in _fields(descriptor)], columns)
+    if descriptor.full_name == _DECIMAL:
+        value_type = _decimal_type(known)
+    else:
+        members = tuple((name, column.value_type) for name, column in columns.items())
+        value_type = ValueType(pa.struct([(name, member.arrow) for name, member in members]), members=members)
+    held = pa.struct([(name, column.held) for name, column in columns.items()])
+    return _Column(value_type, lambda message: _members(message, columns), held)
+
+
+def _members(message: Any, columns: Mapping[str, _Column]) -> dict[str, Any]:
+    return {name: column.value(message) for name, column in columns.items()}
 
 
 def _plain(arrow: pa.DataType, value: Callable[[Any], Any] = lambda value: value) -> _Column:
-    return _Column(ValueType(arrow), value, lambda values: pa.array(values, arrow))
-
-
-def _struct(known: Any, names: Sequence[str], columns: tuple[_Column, ...]) -> _Column:
-    if known.message_type.full_name == _DECIMAL:
-        value_type = _decimal_type(known)
-    else:
-        members = tuple((name, column.value_type) for name, column in zip(names, columns, strict=True))
-        value_type = ValueType(pa.struct([pa.field(name, member.arrow) for name, member in members]), members=members)
-
-    def array(rows: Sequence[Any]) -> pa.Array:
-        mask = pa.array([row is None for row in rows], pa.bool_())
-        return pa.StructArray.from_arrays([_nth(rows, at, c) for at, c in enumerate(columns)], [*names], mask=mask)
-
-    return _Column(value_type, lambda message: _members(message, columns), array, columns)
+    return _Column(ValueType(arrow), value, arrow)
 
 
 def _decimal_type(known: Any) -> ValueType:
@@ -499,22 +489,10 @@ def _time(message: Any) -> int:
     return int(((message.hours * 60 + message.minutes) * 60 + message.seconds) * _NANOS + message.nanos)
 
 
-def _in_units(values: Sequence[int | None], arrow: Callable[[str], pa.DataType]) -> pa.Array:
-    """Times in microseconds, or in nanoseconds where these are needed and fit 64 bits."""
-    given = [value for value in values if value is not None]
-    if any(value % 1_000 for value in given) and all(abs(value) < 2**63 for value in given):
-        return pa.array(values, pa.int64()).view(arrow("ns"))
-    micros = [None if value is None else value // 1_000 for value in values]
-    return pa.array(micros, pa.int64()).view(arrow("us"))
-
-
-def _instants(unit: str) -> pa.DataType:
-    return pa.timestamp(unit, "UTC")
-
-
-_TIMES: Mapping[str, _Column] = {
-    "google.protobuf.Timestamp": _Column(ValueType(_instants("us")), _instant, partial(_in_units, arrow=_instants)),
-    "google.protobuf.Duration": _plain(pa.int64(), _duration),
-    "google.type.Date": _plain(pa.date32(), _date),
-    "google.type.TimeOfDay": _Column(ValueType(pa.time64("us")), _time, partial(_in_units, arrow=pa.time64)),
+_TIMES: Mapping[str, tuple[Any, Callable[[Any], int]]] = {
+    "google.protobuf.Timestamp": (partial(pa.timestamp, tz="UTC"), _instant),
+    "google.protobuf.Duration": (pa.int64(), _duration),
+    "google.type.Date": (pa.date32(), _date),
+    "google.type.TimeOfDay": (pa.time64, _time),
 }
+"""Types of messages that are times: a column type, or one for each unit, and their values, with a unit in nanoseconds."""
