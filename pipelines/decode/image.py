@@ -93,6 +93,8 @@ def _placeholders(column: SpanColumn | pa.Array, placeholder: bytes, *, in_list:
 def is_one_of(column: SpanColumn, *texts: str) -> Mask:
     """Values that are one of the texts. Most are too long or too short, which is seen without reading them."""
     found = np.zeros(len(column), np.bool_)
+    if not column.kinds[[kernels.STRING, kernels.ESCAPED]].any():
+        return found
     size = column.end - column.start
     written = [text.encode() for text in texts]
     longest = max(map(len, written))
@@ -113,6 +115,8 @@ def is_one_of(column: SpanColumn, *texts: str) -> Mask:
 def _in_nested(column: SpanColumn, placeholder: bytes) -> Mask:
     """Arrays and objects that mean the placeholder."""
     found = np.zeros(len(column), np.bool_)
+    if not column.kinds[[kernels.ARRAY, kernels.OBJECT]].any():
+        return found
     short = column.end - column.start <= _MAX_ELEMENT * len(placeholder)
     if len(rows := np.flatnonzero(column.of_kind(kernels.ARRAY) & short)):
         lists = scan_arrays(column.take(rows).documents())

@@ -36,7 +36,7 @@ from nevermore.pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages, is_one_of
+from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, is_one_of
 from nevermore.pipelines.decode.json_columns import integers
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind, Schemas, UnknownSchemaError
 from nevermore.pipelines.decode.value_types import ValueType
@@ -45,8 +45,8 @@ from nevermore.pipelines.formats import debezium as rules
 from nevermore.pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, decode_rows_of_file, layouts_of
 from nevermore.pipelines.formats.options import DebeziumJsonOptions, DebeziumOptions
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
-from nevermore.pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary
+from nevermore.pipelines.jsonscan.members import first_member_is, scan_objects
+from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
 from nevermore.scan_core import Mask
 
 MAX_COMPARED_SCHEMAS = 64
@@ -171,14 +171,13 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions, *, apart: Mask
     if raw.schema_ids is not None and (options.registry is not None or options.schemas is not None):
         payloads, unknown = _with_registered(payloads, raw.schema_ids[0], options.source())
         keys, _ = _with_registered(keys, raw.schema_ids[1], options.source())
-    nested = scan_nested(payloads.documents, _MEMBERS, ("after", "before"), ("source", _SOURCE))
-    members = scan_objects(payloads.documents, _MEMBERS, learn=False) if nested is None else nested.top
+    members = scan_objects(payloads.documents, _MEMBERS, learn=False)
     odd = (members.status == kernels.BROKEN) & (payloads.schema_of != NO_SCHEMA)
     if apart is None and odd.any():
         # By its bytes, an envelope also ends like another one where a further member that is an object follows the payload.
         return decode_debezium(raw, options, apart=odd)
     kind = layouts_of(payloads.documents, members)
-    changes = _envelopes(members, kind.enveloped, nested)
+    changes = _envelopes(members, kind.enveloped)
     if kind.row.any() or options.tombstones == "delete":
         changes = changes.merged_with(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
@@ -244,27 +243,20 @@ class _Changes:
         )
 
 
-def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Changes:
+def _envelopes(members: Members, enveloped: Mask) -> _Changes:
     if not enveloped.all():
         members = members.where(enveloped)
     op, message, unknown = rules.of_envelope(letters(members.column("op")))
-    images: list[ImageSource]
-    if nested is None:
-        source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
-        images = [ObjectImages(members.column(name).documents(kernels.OBJECT)) for name in ("after", "before")]
-    elif enveloped.all():
-        source, images = nested.origin, [ScannedImages(image) for image in nested.rows]
-    else:
-        source = nested.origin.where(enveloped)
-        images = [ScannedImages(image.where(enveloped)) for image in nested.rows]
+    source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
     of_mongodb = _of_mongodb(members, enveloped)
     return _Changes(
         op=np.where(enveloped & ~of_mongodb, op, np.uint8(0)),
         names=tuple(strings(source.column(name)) for name in rules.PARTS),
         source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
-        after=images[0],
-        before=images[1],
+        after=ObjectImages(members.column("after").documents(kernels.OBJECT)),
+        before=ObjectImages(members.column("before").documents(kernels.OBJECT)),
         refusals=(
+            *refusal(source.status == kernels.REPEATED, TWICE),
             *refusal(of_mongodb, rules.MONGODB),
             *refusal(enveloped & unknown, rules.UNKNOWN_OP, members.column("op")),
         ),

@@ -21,9 +21,7 @@ from nevermore.pipelines.jsonscan.spans import (
     Bytes,
     Documents,
     Elements,
-    Kinds,
     Members,
-    Nested,
     Places,
     SpanColumn,
 )
@@ -210,64 +208,6 @@ def scan_objects(
             start, end, kind = (_grown(array, capacity) for array in (start, end, kind))
     used = len(known)
     return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status)
-
-
-def scan_nested(
-    documents: Documents,
-    names: Sequence[str],
-    row_images: Sequence[str],
-    origin: tuple[str, Sequence[str]],
-) -> Nested | None:
-    """Scan documents, their row images (whose names are learned) and origin in one pass.
-
-    Returns None if the images have so many distinct members that columns would take more memory than the bytes.
-    """
-    count = len(documents)
-    known = MemberNames((), _column_limit(documents))
-    top, inner = MemberNames(names, len(names)), MemberNames(origin[1], len(origin[1]))
-    spans, stack = (documents.data, documents.start, documents.end), np.empty(kernels.MAX_DEPTH, np.uint8)
-    capacity = 16
-    fixed = len(names) + len(origin[1])
-    while True:
-        columns = fixed + capacity * len(row_images)
-        start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
-        kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
-        bases = np.zeros(len(names), np.int32)
-        bases[names.index(origin[0])] = len(names)
-        for number, name in enumerate(row_images):
-            bases[names.index(name)] = fixed + capacity * number
-        row = 0
-        while row < count and len(known) <= capacity:
-            row, name_start, name_end = object_kernels.scan_nested(
-                *spans, row, *top.tables(), bases, *known.tables(), len(names), *inner.tables(),
-                start, end, kind, status, stack,
-            )  # fmt: skip
-            if row < count:
-                if not known.learn(documents.data[name_start:name_end].tobytes()):
-                    return None
-                event = _loaded(documents, row)
-                for name in row_images if isinstance(event, dict) else ():
-                    known.learn_members(event.get(name))
-        if len(known) <= capacity:
-            break
-        capacity = max(len(known), 2 * capacity)
-    data = documents.data
-
-    def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
-        of = slice(first, first + len(own))
-        return Members(data, own, start[of], end[of], kind[of], state)
-
-    whole = part(0, top.names, status)
-    return Nested(
-        whole,
-        tuple(part(int(bases[names.index(n)]), known.names, _object_status(whole, n)) for n in row_images),
-        part(len(names), inner.names, _object_status(whole, origin[0])),
-    )
-
-
-def _object_status(whole: Members, name: str) -> Kinds:
-    found = whole.is_object & (whole.column(name).kind == kernels.OBJECT)
-    return np.where(found, np.int8(kernels.OK), np.int8(kernels.ABSENT))
 
 
 def max_cells(data: Bytes) -> int:

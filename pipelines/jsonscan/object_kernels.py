@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nevermore.pipelines.jsonscan.value_kernels import (
-    BAD,
     BROKEN,
     EIGHT,
     ESCAPED,
     MAX_DEPTH,
     MISSING,
-    OBJECT,
     OK,
     ONE,
     REPEATED,
@@ -36,83 +34,7 @@ from nevermore.pipelines.jsonscan.value_kernels import (
     status_at,
     word_at,
 )
-from nevermore.scan_core.native import callee, inlined, kernel
-
-
-@inlined
-def scan_object(
-    data: Bytes,
-    p: int,
-    end: int,
-    row: int,
-    names: Bytes,
-    name_offsets: Places,
-    slots: Places,
-    base: int,
-    learn: bool,
-    out_start: Places,
-    out_end: Places,
-    out_kind: Kinds,
-    stack: Bytes,
-) -> tuple[int, int, int]:
-    """Find the members of the object at p, to columns from `base` on.
-
-    Returns (position after it, 0, 0), or (BAD, begin, end) of an unknown name, or (BAD, 0, 0) if it is broken, or
-    (DEEP, 0, 0) if it nests too deeply, or (BAD, 0, 1) if a member is repeated. `stack` is that of `skip_value`.
-    """
-    expected = 0
-    nothing = np.uint64(0)
-    p = skip_space(data, p + ONE, end)
-    if p < end and data[p] == 0x7D:
-        return p + ONE, nothing, nothing
-    while p < end:
-        p, found, first, last = next_member(data, p, end, names, name_offsets, expected)
-        if p >= end:
-            break
-        if found < 0 and learn:
-            return BAD, first, last
-        value = p
-        p, kind = skip_value(data, p, end, stack)
-        if p > end:
-            return p, nothing, nothing
-        if found >= 0:
-            expected = found + 1 if found + 1 < len(slots) else 0
-            column = base + slots[found]
-            if out_kind[column, row] != MISSING:
-                return BAD, nothing, ONE
-            quote = ONE if kind == STRING or kind == ESCAPED else nothing
-            out_start[column, row] = value + quote
-            out_end[column, row] = p - quote
-            out_kind[column, row] = kind
-        p = skip_space(data, p, end)
-        if p >= end:
-            break
-        if data[p] == 0x7D:
-            return p + ONE, nothing, nothing
-        if data[p] != 0x2C:
-            break
-        p = skip_space(data, p + ONE, end)
-    return BAD, nothing, nothing
-
-
-@callee
-def require_spans(
-    starts: Places,
-    ends: Places,
-    first_row: int,
-    out_start: Places,
-    out_end: Places,
-    out_kind: Kinds,
-    status: Kinds,
-    stack: Bytes,
-) -> None:
-    """Refuse arrays without room for each document, or for each document in each column of `out_kind`."""
-    count = len(starts)
-    require(first_row >= 0 and len(ends) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
-    columns = out_kind.shape[0]
-    require(out_kind.shape[1] >= count)
-    require(out_start.shape[0] >= columns and out_start.shape[1] >= count)
-    require(out_end.shape[0] >= columns and out_end.shape[1] >= count)
+from nevermore.scan_core.native import inlined, kernel
 
 
 @kernel("u8[] i32[] i32[] i64 u8[] i32[] i32[] bool i32[][]= i32[][]= i8[][]= i8[]= u8[]=")
@@ -154,43 +76,62 @@ def scan_members(
     Raises:
         IndexError: a column or document lies outside of its array.
     """
-    count = len(starts)
-    require_spans(starts, ends, first_row, out_start, out_end, out_kind, status, stack)
+    count, columns = len(starts), out_kind.shape[0]
+    require(first_row >= 0 and len(ends) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
+    require(out_kind.shape[1] >= count)
+    require(out_start.shape[0] >= columns and out_start.shape[1] >= count)
+    require(out_end.shape[0] >= columns and out_end.shape[1] >= count)
     require_names(names, name_offsets)
-    require_columns(name_offsets, slots, 0, out_kind.shape[0])
+    require_columns(name_offsets, slots, columns)
     inside = stack[1:]
+    nothing = np.uint64(0)
     for row in range(first_row, count):
         if row == first_row:  # which an earlier call may have begun
-            for column in range(out_kind.shape[0]):
+            for column in range(columns):
                 out_kind[column, row] = MISSING
         p, end, found_status = begin_container(data, starts[row], ends[row], 0x7B, stack)
         status[row] = found_status
         if found_status != OK:
             continue
-        p, first, last = scan_object(
-            data,
-            p,
-            end,
-            row,
-            names,
-            name_offsets,
-            slots,
-            0,
-            learn,
-            out_start,
-            out_end,
-            out_kind,
-            inside,
-        )
-        if first:
-            return row, first, last
-        if p == BAD and last:
-            status[row] = REPEATED
-            for column in range(out_kind.shape[0]):
-                out_kind[column, row] = MISSING
+        status[row] = BROKEN
+        expected = 0
+        p = skip_space(data, p + ONE, end)
+        if p < end and data[p] == 0x7D:
+            status[row] = status_at(data, p + ONE, end)
             continue
-        status[row] = status_at(data, p, end)
-    return count, np.uint64(0), np.uint64(0)
+        while p < end:
+            p, found, first, last = next_member(data, p, end, names, name_offsets, expected)
+            if p >= end:
+                break
+            if found < 0 and learn:
+                return row, first, last
+            value = p
+            p, kind = skip_value(data, p, end, inside)
+            if p > end:
+                status[row] = status_at(data, p, end)
+                break
+            if found >= 0:
+                expected = found + 1 if found + 1 < len(slots) else 0
+                column = slots[found]
+                if out_kind[column, row] != MISSING:
+                    status[row] = REPEATED
+                    for other in range(columns):
+                        out_kind[other, row] = MISSING
+                    break
+                quote = ONE if kind == STRING or kind == ESCAPED else nothing
+                out_start[column, row] = value + quote
+                out_end[column, row] = p - quote
+                out_kind[column, row] = kind
+            p = skip_space(data, p, end)
+            if p >= end:
+                break
+            if data[p] == 0x7D:
+                status[row] = status_at(data, p + ONE, end)
+                break
+            if data[p] != 0x2C:
+                break
+            p = skip_space(data, p + ONE, end)
+    return count, nothing, nothing
 
 
 @kernel("u8[] i32[] i32[] u8[] i32[] bool[]=")
@@ -214,113 +155,6 @@ def begin_with(
         for k in range(len(name_offsets) - 1):
             if expected_name(data, p + ONE, end, names, name_offsets, k):
                 out[row] = True
-
-
-@kernel(
-    "u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[] u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[][]= i32[][]= i8[][]= i8[]= u8[]="
-)
-def scan_nested(
-    data: Bytes,
-    starts: Places,
-    ends: Places,
-    first_row: int,
-    names: Bytes,
-    name_offsets: Places,
-    slots: Places,
-    bases: Places,
-    row_names: Bytes,
-    row_offsets: Places,
-    row_slots: Places,
-    origin_base: int,
-    origin_names: Bytes,
-    origin_offsets: Places,
-    origin_slots: Places,
-    out_start: Places,
-    out_end: Places,
-    out_kind: Kinds,
-    status: Kinds,
-    stack: Bytes,
-) -> tuple[int, int, int]:
-    """Find members, and those of some of them that are objects, in one pass: change events with their row images.
-
-    `bases` has per slot of `names` the first output column of its own members; 0 for members not looked into. The one
-    with `origin_base` has members `origin_names`, others are row images, whose names are learned. The other arguments
-    and the result are those of `object_kernels.scan_members`; an unknown name is one of a row image. Rows of names that
-    are unknown are restarted, so the columns of row images need room for all known names.
-    """
-    count = len(starts)
-    nothing = np.uint64(0)
-    require_spans(starts, ends, first_row, out_start, out_end, out_kind, status, stack)
-    require_names(names, name_offsets)
-    require_names(row_names, row_offsets)
-    require_names(origin_names, origin_offsets)
-    require_columns(name_offsets, slots, 0, min(out_kind.shape[0], len(bases)))
-    for base in bases:
-        if base == origin_base:
-            require_columns(origin_offsets, origin_slots, base, out_kind.shape[0])
-        elif base != 0:
-            require_columns(row_offsets, row_slots, base, out_kind.shape[0])
-    inside, inside_images = stack[1:], stack[2:]
-    for row in range(first_row, count):
-        if row == first_row:  # which an earlier call may have begun
-            for column in range(out_kind.shape[0]):
-                out_kind[column, row] = MISSING
-        p, end, found_status = begin_container(data, starts[row], ends[row], 0x7B, stack)
-        status[row] = found_status
-        if found_status != OK:
-            continue
-        status[row] = BROKEN
-        expected = 0
-        p = skip_space(data, p + ONE, end)
-        if p < end and data[p] == 0x7D:
-            if skip_space(data, p + ONE, end) == end:
-                status[row] = OK
-            continue
-        while p < end:
-            p, found, _, _ = next_member(data, p, end, names, name_offsets, expected)
-            if p >= end:
-                break
-            if found >= 0 and out_kind[slots[found], row] != MISSING:
-                status[row] = REPEATED
-                break
-            value = p
-            kind = OBJECT
-            last = nothing
-            base = bases[slots[found]] if found >= 0 and data[p] == 0x7B else 0
-            if base == 0:
-                p, kind = skip_value(data, p, end, inside)
-            elif base == origin_base:
-                p, _, last = scan_object(
-                    data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
-                    out_start, out_end, out_kind, inside_images,
-                )  # fmt: skip
-            else:
-                p, first, last = scan_object(
-                    data, p, end, row, row_names, row_offsets, row_slots, base, True,
-                    out_start, out_end, out_kind, inside_images,
-                )  # fmt: skip
-                if first:
-                    return row, first, last
-            if p > end:
-                status[row] = REPEATED if last else status_at(data, p, end)
-                break
-            if found >= 0:
-                expected = found + 1 if found + 1 < len(slots) else 0
-                quote = ONE if kind == STRING or kind == ESCAPED else nothing
-                out_start[slots[found], row] = value + quote
-                out_end[slots[found], row] = p - quote
-                out_kind[slots[found], row] = kind
-            p = skip_space(data, p, end)
-            if p >= end:
-                break
-            if data[p] == 0x7D:
-                if skip_space(data, p + ONE, end) == end:
-                    status[row] = OK
-                break
-            if data[p] != 0x2C:
-                break
-            p = skip_space(data, p + ONE, end)
-    return count, nothing, nothing
 
 
 @kernel("u8[] i32[] i32[] i64 i32[]= i32[] i32[]= i32[]= i8[]= i8[]= bool u8[]=")

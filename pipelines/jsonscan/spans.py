@@ -189,21 +189,6 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Nested:
-    """Documents scanned together with some of their members.
-
-    Attributes:
-        top: members of the documents.
-        rows: members of the row images, in the requested order.
-        origin: members of the object that describes the origin.
-    """
-
-    top: Members
-    rows: tuple[Members, ...]
-    origin: Members
-
-
-@dataclass(frozen=True)
 class Elements:
     """The elements of one array per row: a span column of all elements, and the offset of each row's first one."""
 

@@ -424,11 +424,11 @@ def require_names(names: Bytes, name_offsets: Places) -> None:
 
 
 @callee
-def require_columns(name_offsets: Places, slots: Places, base: int, columns: int) -> None:
+def require_columns(name_offsets: Places, slots: Places, columns: int) -> None:
     """Refuse names without a column, or with one beyond `columns`."""
-    require(len(slots) == len(name_offsets) - 1 and base >= 0)
+    require(len(slots) == len(name_offsets) - 1)
     for k in range(len(slots)):
-        require(slots[k] >= 0 and base + np.int64(slots[k]) < columns)
+        require(slots[k] >= 0 and slots[k] < columns)
 
 
 @inlined

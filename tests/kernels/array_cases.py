@@ -104,22 +104,6 @@ def scan_members(random: Random) -> Arguments:
     return [data, starts, ends, first, *known.tables(), learn, *outputs(len(known), len(starts)), stack()]
 
 
-def scan_nested(random: Random) -> Arguments:
-    def event(of: Random) -> Any:
-        origin = {"db": "d", "ts_ms": value(of), "other": value(of)}
-        return {"before": an_object(of), "after": an_object(of), "source": origin, "op": "c", name(of): value(of)}
-
-    data, starts, ends = documents(random, event)
-    names = ("before", "after", "source", "op")
-    top, inner, known = MemberNames(names, 4), MemberNames(("db", "ts_ms"), 2), some_names(random)
-    fixed_columns, images = len(names) + len(inner), len(known)
-    bases = np.array([fixed_columns, fixed_columns + images, len(names), 0], np.int32)
-    return [
-        data, starts, ends, int(random.integers(0, len(starts) + 1)), *top.tables(), bases, *known.tables(), len(names),
-        *inner.tables(), *outputs(fixed_columns + 2 * images, len(starts)), stack(),
-    ]  # fmt: skip
-
-
 def begin_with(random: Random) -> Arguments:
     data, starts, ends = documents(random, an_object)
     joined, offsets, _ = some_names(random).tables()
@@ -600,7 +584,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.object_kernels.split_documents": split_documents,
     "nevermore.pipelines.jsonscan.object_kernels.split_frames": split_frames,
     "nevermore.pipelines.jsonscan.text_kernels.parse_doubles": parse_doubles,
-    "nevermore.pipelines.jsonscan.object_kernels.scan_nested": scan_nested,
     "nevermore.pipelines.jsonscan.object_kernels.begin_with": begin_with,
     "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
