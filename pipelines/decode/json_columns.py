@@ -197,16 +197,10 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
     or zero, would change.
     """
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
-    values = np.empty(len(column), np.float64)
-    slow = np.zeros(len(column), np.bool_)
-    text_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
-    bad = column.has_value & ~usable
-    if slow.any():
-        rows = np.flatnonzero(slow)
-        words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
-        parsed, wrong = cast_each(words, pa.float64())
-        values[rows] = np.asarray(parsed.fill_null(0.0))
-        bad[rows[wrong]] = True
+    words, broken = text(column, usable)
+    parsed, wrong = cast_each(words, pa.float64())
+    values = np.asarray(parsed.fill_null(0.0))
+    bad = (column.has_value & ~usable) | broken | wrong
     if wanted.arrow == pa.float32():
         with np.errstate(over="ignore"):
             bad |= usable & np.isfinite(values) & ~np.isfinite(values.astype(np.float32))

@@ -75,32 +75,6 @@ _ONES, _BLANKS, _HIGH_BITS = _u(0x0101010101010101), _u(0x2020202020202020), _u(
 
 
 @intrinsic
-def high_product(_context: Any, _a: Any, _b: Any) -> Any:
-    """The upper half of a product of two numbers of 64 bits."""
-    from llvmlite import ir
-    from numba import types
-
-    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@intrinsic
-def leading_zeros(_context: Any, _word: Any) -> Any:
-    """Number of leading zero bits."""
-    from llvmlite import ir
-    from numba import types
-
-    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
-
-
-@intrinsic
 def trailing_zeros(_context: Any, _word: Any) -> Any:
     """Number of trailing zero bits."""
     from llvmlite import ir

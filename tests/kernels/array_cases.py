@@ -238,11 +238,6 @@ def parse_integers(random: Random) -> Arguments:
     return [data, start, end, wanted, np.zeros(count, np.int64), np.zeros(count, np.bool_)]
 
 
-def parse_doubles(random: Random) -> Arguments:
-    (data, start, end, _), wanted, count = one_column(random)
-    return [data, start, end, wanted, np.zeros(count, np.uint64), np.zeros(count, np.bool_)]
-
-
 def binary(random: Random, *, widened: bool = False) -> Arguments:
     alphabet = list(b"ABab01+/-_=xz\xc3\xa9\x5c")
     parts = [bytes(random.choice(alphabet, random.integers(0, 20)).tolist()) for _ in range(random.integers(0, 9))]
@@ -583,7 +578,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.object_kernels.scan_elements": scan_elements,
     "nevermore.pipelines.jsonscan.object_kernels.split_documents": split_documents,
     "nevermore.pipelines.jsonscan.object_kernels.split_frames": split_frames,
-    "nevermore.pipelines.jsonscan.text_kernels.parse_doubles": parse_doubles,
     "nevermore.pipelines.jsonscan.object_kernels.begin_with": begin_with,
     "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
