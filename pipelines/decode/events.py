@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
 from nevermore.pipelines.decode.casting import cast_each, per_second, rescale
 from nevermore.pipelines.decode.image import ImageSource, Nothing, ScannedImages
-from nevermore.pipelines.decode.json_columns import TEXT_KINDS, decode, text
+from nevermore.pipelines.decode.json_columns import NUMBER_KINDS, TEXT_KINDS, decode, text, text_bytes, whole_numbers
 from nevermore.pipelines.decode.schema_registry import framed
-from nevermore.pipelines.decode.value_types import ValueType, from_arrow, plain_type
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, from_arrow, plain_type
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.jsonscan import text_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import MAX_COLUMNS, scan_objects
 from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
@@ -378,23 +377,21 @@ _MISSING, _NUMBER, _TEXT = "0", "1", "2"
 """Prefixes of values, in order: events without a value, as those of snapshots, come first."""
 _END = "\x01"
 """Ends each of several values; sorts below all characters that can follow."""
-_LARGE, _LARGE_NEGATIVE = "g", "-"
-"""Prefixes of numbers beyond 64 bits; above and below all hexadecimal digits."""
+_POSITIVE, _NEGATIVE = "1", "0"
 _BEHIND_DIGITS = "~"
 """Ends digits that count downwards, so that fewer of them sort higher."""
-_WIDEST = pa.decimal256(75, 0)
-_WITH_FRACTION = pa.decimal256(75, 37)
-"""Type that JSON numbers with a fraction or an exponent must fit; others have no place."""
-_ALL_DIGITS = pa.decimal256(76, 0)
-_ONE = pa.decimal256(1, 0)
-_IN_DIGITS = r"^-?[0-9]{1,75}$"
-_DECIMAL = r"^[+-]?([0-9]{1,38}\.[0-9]{0,37}|\.[0-9]{1,37})$"
+_WHOLE_DIGITS = 38
+_EXACT = pa.decimal256(75, 75 - _WHOLE_DIGITS)
+"""Type that numbers must fit; others have no place."""
+_UNITS = pa.decimal256(76, 0)
+_LARGEST_FLOAT, _SMALLEST_FLOAT = 1e37, 1e-20
+"""Floats beyond are as good as infinite or zero."""
+_IN_DIGITS = r"^[+-]?([0-9]{1,38}(\.[0-9]{0,37})?|\.[0-9]{1,37})$"
 _MOMENT = (
     r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?:\.(?P<fraction>[0-9]+))?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?$"
 )
 _LSN = r"^(?P<high>[0-7]?[0-9A-Fa-f]{1,7})/(?P<low>[0-9A-Fa-f]{1,8})$"
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def no_order(path: str) -> Placed:
@@ -486,30 +483,19 @@ def of_columns(path: str, values: pa.Array) -> pa.StringArray:
 
 def of_json(path: str, column: SpanColumn) -> Placed:
     """Places from JSON values, each by itself; objects, lists and numbers with too many digits have none."""
-    count = len(column)
-    found = pa.repeat(_MISSING, count).cast(pa.string())
     bad = column.of_kind(kernels.OBJECT, kernels.ARRAY)
-    whole = column.of_kind(kernels.INT)
-    values, too_large = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    text_kernels.parse_integers(column.data, column.start, column.end, whole, values, too_large)
-    truth = column.of_kind(kernels.TRUE, kernels.FALSE)
-    values[truth] = column.kind[truth] == kernels.TRUE
-    small = (whole & ~too_large) | truth
-    if small.any():
-        found = pc.if_else(pa.array(small), _numbers(np.where(small, values, 0)), found)
-    for mask, arrow in ((whole & too_large, _WIDEST), (column.of_kind(kernels.FLOAT), _WITH_FRACTION)):
-        rows = np.flatnonzero(mask)
-        if len(rows):
-            words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
-            exact, none = cast_each(words, arrow)
-            bad[rows[none]] = True
-            made = _decimals(pc.fill_null(exact, pa.scalar(Decimal(0), arrow)))
-            found = pc.replace_with_mask(found, pa.array(mask), made)
-    words_given = column.of_kind(*TEXT_KINDS)
-    if words_given.any():
-        words, broken = text(column, words_given)
+    values, whole, _ = whole_numbers(column, truth=True)
+    found = pc.if_else(pa.array(whole), _numbers(pa.array(values)), _MISSING)
+    rest = column.of_kind(*NUMBER_KINDS) & ~whole
+    if rest.any():
+        exact, none = cast_each(text(column, rest)[0], _EXACT)
+        bad |= none
+        found = pc.if_else(pa.array(rest), pc.fill_null(_numbers(exact), _MISSING), found)
+    rest = column.of_kind(*TEXT_KINDS) & ~whole
+    if rest.any():
+        words, broken = text(column, rest)
         bad |= broken
-        found = pc.if_else(pa.array(words_given), _texts(pc.fill_null(words, "")), found)
+        found = pc.if_else(pa.array(rest), _texts(pc.fill_null(words, "")), found)
     if not bad.any():
         return found, None
     reason = f"order_by: {path} is neither text nor a number with at most 38 digits before and 37 after the point"
@@ -518,7 +504,7 @@ def of_json(path: str, column: SpanColumn) -> Placed:
 
 def _has_order(kind: pa.DataType) -> bool:
     if pa.types.is_decimal(kind):
-        return bool(kind.precision <= _WIDEST.precision)
+        return bool(kind.precision - kind.scale <= _WHOLE_DIGITS)
     is_bytes = any(of(kind) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
     return not is_bytes and not pa.types.is_nested(kind)
 
@@ -530,21 +516,18 @@ def _comparable(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_null(kind):
         return pa.repeat(_MISSING, len(values)).cast(pa.string())
-    if kind == pa.uint64():
-        values = values.cast(pa.decimal128(20, 0))
-    elif pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         values = _micros(values)
     elif pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         values = values.cast(pa.int32()) if getattr(kind, "bit_width", 64) == 32 else values.cast(pa.int64())
-    if pa.types.is_decimal(values.type):
-        text = _decimals(pc.fill_null(values, pa.scalar(Decimal(0), values.type)))
-    elif pa.types.is_integer(values.type):
-        text = _numbers(np.asarray(pc.fill_null(values, 0)).astype(np.int64))
-    elif pa.types.is_floating(values.type):
-        text = _fractions(np.nan_to_num(np.asarray(pc.fill_null(values, 0)).astype(np.float64)))
-    else:
-        text = _texts(pc.fill_null(values.cast(pa.string()), ""))
-    return pc.if_else(values.is_null(), _MISSING, text)
+    elif pa.types.is_floating(kind):
+        numbers = np.nan_to_num(np.asarray(values.fill_null(0)).astype(np.float64)).clip(
+            -_LARGEST_FLOAT, _LARGEST_FLOAT
+        )
+        numbers = np.where(np.abs(numbers) < _SMALLEST_FLOAT, 0.0, numbers)
+        values = cast_each(pa.array(numbers, mask=np.asarray(values.is_null())), _EXACT)[0]
+    is_number = pa.types.is_decimal(values.type) or pa.types.is_integer(values.type)
+    return pc.fill_null(_numbers(values) if is_number else _texts(values.cast(pa.string())), _MISSING)
 
 
 def _micros(values: pa.Array) -> pa.Array:
@@ -558,25 +541,18 @@ def _texts(values: pa.StringArray) -> pa.StringArray:
     text = pc.binary_join_element_wise(_TEXT, values, "")
     is_number = pc.match_substring_regex(values, _IN_DIGITS)
     if pc.any(is_number).as_py():
-        numbers = pc.if_else(is_number, values, "0").cast(pa.decimal256(_WIDEST.precision, 0))
-        text = pc.if_else(is_number, _decimals(numbers), text)
-    is_decimal = pc.match_substring_regex(values, _DECIMAL)
-    if pc.any(is_decimal).as_py():
-        exact, none = cast_each(pc.if_else(is_decimal, pc.utf8_ltrim(values, "+"), "0"), _WITH_FRACTION)
-        is_decimal = pc.and_(is_decimal, pa.array(~none))
-        text = pc.if_else(is_decimal, _decimals(pc.fill_null(exact, pa.scalar(Decimal(0), _WITH_FRACTION))), text)
+        exact = pc.if_else(is_number, pc.utf8_ltrim(values, "+"), "0").cast(_EXACT)
+        text = pc.if_else(is_number, _numbers(exact), text)
     is_moment = pc.match_substring_regex(values, _MOMENT)
     if pc.any(is_moment).as_py():
         text = pc.coalesce(_moments(values), text)
     is_lsn = pc.match_substring_regex(values, _LSN)
     if pc.any(is_lsn).as_py():
-        parts = pc.extract_regex(values, _LSN)
-        high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
-        digits = pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))
-        first = pc.index_in(pc.utf8_slice_codeunits(digits, 0, 1), pa.array(list("01234567")))
-        positive = pa.array(list("89abcdef")).take(first)  # in the form in which `_numbers` writes non-negative ones
-        number = pc.binary_join_element_wise(_NUMBER, positive, pc.utf8_slice_codeunits(digits, 1), "")
-        text = pc.if_else(is_lsn, number, text)
+        parts = pc.extract_regex(values.filter(is_lsn), _LSN)
+        halves = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
+        written = text_bytes(pc.binary_join_element_wise(*halves, ""), Encoding.HEX)[0]
+        numbers = np.frombuffer(written.buffers()[2], ">i8").astype(np.int64)
+        text = pc.replace_with_mask(text, is_lsn, _numbers(pa.array(numbers)))
     return text
 
 
@@ -591,50 +567,17 @@ def _moments(values: pa.StringArray) -> pa.StringArray:
     return pc.if_else(pc.equal(digits, ""), text, pc.binary_join_element_wise(text, digits, "."))
 
 
-def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
-    """Sixteen hexadecimal digits each, after the prefix of numbers."""
-    unsigned = values.view(np.uint64) ^ np.uint64(1 << 63)
-    shifts = np.arange(60, -4, -4, dtype=np.uint64)
-    digits = _DIGITS[((unsigned[:, None] >> shifts) & np.uint64(15)).astype(np.intp)]
-    marked = np.concatenate([np.full((len(values), 1), ord(_NUMBER), np.uint8), digits], axis=1)
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * marked.shape[1]
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(marked)))
-
-
-def _decimals(values: pa.Array) -> pa.StringArray:
-    """Numbers in the form of integers and fractions; beyond 64 bits the number of digits, then the digits.
-
-    Computed from digits: Arrow rounds decimals of 256 bits down to wrong numbers. After the bits of a fraction follow
-    its digits, which distinguish values with the same nearest double.
-    """
-    scale = max(values.type.scale, 0)
-    wide = values.cast(pa.decimal256(_WIDEST.precision, scale))
-    units = pa.Array.from_buffers(_ALL_DIGITS, len(wide), wide.buffers(), offset=wide.offset).cast(pa.string())
+def _numbers(values: pa.Array) -> pa.StringArray:
+    """Integers and decimals as digits, as many before the point in all; those of negative numbers count downwards."""
+    exact = values.cast(_EXACT, safe=False)
+    units = pa.Array.from_buffers(_UNITS, len(exact), exact.buffers(), offset=exact.offset).cast(pa.string())
     negative = pc.starts_with(units, "-")
-    digits = pc.utf8_lpad(pc.utf8_ltrim(units, "-"), scale + 1, "0")
-    rest = pc.utf8_slice_codeunits(digits, -scale, 2**31 - 1) if scale else pa.repeat("", len(wide)).cast(pa.string())
-    is_whole = pc.equal(pc.utf8_rtrim(rest, "0"), "")
-    whole = (pc.utf8_slice_codeunits(digits, 0, -scale) if scale else digits).cast(_WIDEST)
-    below = pc.and_(negative, pc.invert(is_whole))  # -0.25 is 0.75 above -1
-    size = pc.add(whole, pc.if_else(below, pa.scalar(Decimal(1), _ONE), pa.scalar(Decimal(0), _ONE))).cast(_WIDEST)
-    large = pc.greater(
-        size, pc.if_else(negative, pa.scalar(Decimal(2**63), _WIDEST), pa.scalar(Decimal(2**63 - 1), _WIDEST))
-    )
-    within = pc.if_else(large, pa.scalar(Decimal(0), _WIDEST), size)
-    text = _numbers(np.asarray(pc.if_else(negative, pc.negate(within), within).cast(pa.int64())))
-    if pc.any(large).as_py():
-        shown = size.cast(pa.string())
-        counted = pc.binary_join_element_wise(pc.utf8_lpad(pc.utf8_length(shown).cast(pa.string()), 2, "0"), shown, "")
-        upwards = pc.binary_join_element_wise(_NUMBER + _LARGE, counted, "")
-        downwards = pc.binary_join_element_wise(_NUMBER + _LARGE_NEGATIVE, _complement(counted), "")
-        text = pc.if_else(large, pc.if_else(negative, downwards, upwards), text)
-    if pc.all(is_whole).as_py():
-        return text
-    nearest = np.asarray(pc.binary_join_element_wise("0.", rest, "").cast(pa.float64()))
-    bits = _numbers(np.where(np.asarray(negative), 1 - nearest, nearest).view(np.int64))
-    falling = pc.binary_join_element_wise(pc.utf8_rtrim(_complement(rest), "9"), _BEHIND_DIGITS, "")
-    exact = pc.if_else(negative, falling, pc.utf8_rtrim(rest, "0"))
-    return pc.if_else(is_whole, text, pc.binary_join_element_wise(text, bits, exact, "."))
+    digits = pc.utf8_lpad(pc.utf8_ltrim(units, "-"), _EXACT.precision, "0")
+    upwards = pc.binary_join_element_wise(_NUMBER + _POSITIVE, pc.utf8_rtrim(digits, "0"), "")
+    if not pc.any(negative).as_py():
+        return upwards
+    falling = pc.utf8_rtrim(_complement(digits), "9")
+    return pc.if_else(negative, pc.binary_join_element_wise(_NUMBER + _NEGATIVE, falling, _BEHIND_DIGITS, ""), upwards)
 
 
 def _complement(digits: pa.StringArray) -> pa.StringArray:
@@ -643,14 +586,6 @@ def _complement(digits: pa.StringArray) -> pa.StringArray:
     _, offsets, data = digits.buffers()
     turned = np.uint8(2 * ord("0") + 9) - np.frombuffer(data, np.uint8)
     return pa.StringArray.from_buffers(len(digits), offsets, pa.py_buffer(turned), offset=digits.offset)
-
-
-def _fractions(values: NDArray[np.float64]) -> pa.StringArray:
-    """The digits of the whole part, then those of the rest: a whole number is written as integers are."""
-    whole = np.clip(np.floor(values), -(2.0**63), 2.0**63 - 1024)
-    left = (values - whole).clip(0, 1).view(np.int64)
-    text = _numbers(whole.astype(np.int64))
-    return pc.if_else(pa.array(left == 0), text, pc.binary_join_element_wise(text, _numbers(left), "."))
 
 
 TWICE = "an object gives a member twice"
