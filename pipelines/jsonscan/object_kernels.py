@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from nevermore.pipelines.jsonscan.value_kernels import (
     BROKEN,
-    EIGHT,
     ESCAPED,
     MAX_DEPTH,
     MISSING,
@@ -32,9 +31,8 @@ from nevermore.pipelines.jsonscan.value_kernels import (
     skip_space,
     skip_value,
     status_at,
-    word_at,
 )
-from nevermore.scan_core.native import inlined, kernel
+from nevermore.scan_core.native import kernel
 
 
 @kernel("u8[] i32[] i32[] i64 u8[] i32[] i32[] bool i32[][]= i32[][]= i8[][]= i8[]= u8[]=")
@@ -330,35 +328,6 @@ def find_separators(
                 out[row] = p
                 break
             p += ONE
-
-
-_LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
-
-
-@inlined
-def _has_newline(word: int) -> bool:
-    """Whether one of eight bytes is a newline: then it is zero here, and its high bit is set below (Hacker's Delight, 6-1)."""
-    other = word ^ _NEWLINES
-    return (other - _LOW_BITS) & ~other & _HIGH_BITS != 0
-
-
-@kernel("u8[] i32[]=")
-def find_newlines(data: Bytes, out: Places) -> int:
-    """Find the positions after newlines in `data`; returns their number. Stops when `out` is full."""
-    require(len(data) < 2**31)
-    found, p, size = 0, np.uint64(0), np.uint64(len(data))
-    while p < size and found < len(out):
-        if p + EIGHT <= size and not _has_newline(word_at(data, p)):
-            p += EIGHT
-            continue
-        last = min(p + EIGHT, size)
-        while p < last and found < len(out):
-            p += ONE
-            if data[p - ONE] == 0x0A:
-                out[found] = p
-                found += 1
-    return found
 
 
 @kernel("u8[] i64[][]=")

@@ -201,16 +201,13 @@ def split_lines(
     `separator` separates key and value where the layout has keys.
     """
     view = np.frombuffer(data, np.uint8)
-    ends = np.empty(min(max_lines, len(view)), np.int32)
-    ends = ends[: object_kernels.find_newlines(view, ends)]
+    ends = _line_ends(view, max_lines)
     if len(ends) < max_lines and len(view) and (not len(ends) or ends[-1] != len(view)):
         ends = np.append(ends, np.int32(len(view)))
     view = view[: ends[-1]] if len(ends) else view[:0]
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
     count = len(ends)
-    if count != (there := _num_lines(view)):
-        raise lost_events(f"{there} lines after line {first_line - 1} were split into {count}")
     lines = np.arange(first_line, first_line + count, dtype=np.int64)
     documents = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
     lengths = np.diff(offsets)
@@ -240,10 +237,14 @@ def split_lines(
     return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped, rejected)
 
 
-def _num_lines(view: Bytes) -> int:
-    """The number of lines, counted without the kernel that splits them; the last line may have no newline."""
-    parts = (view[i : i + _SEARCHED_BYTES] for i in range(0, len(view), _SEARCHED_BYTES))
-    return sum(int(np.count_nonzero(part == NEWLINE)) for part in parts) + bool(len(view) and view[-1] != NEWLINE)
+def _line_ends(view: Bytes, most: int) -> NDArray[np.int32]:
+    """The positions after the first newlines."""
+    found, count, first = [np.zeros(0, np.int64)], 0, 0
+    while count < most and first < len(view):
+        found.append(np.flatnonzero(view[first : first + _SEARCHED_BYTES] == NEWLINE) + first + 1)
+        count += len(found[-1])
+        first += _SEARCHED_BYTES
+    return np.concatenate(found)[:most].astype(np.int32)
 
 
 def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, reason: str) -> Rejected:

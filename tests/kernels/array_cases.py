@@ -170,11 +170,6 @@ def find_document_line(random: Random) -> Arguments:
     return [data, int(random.integers(0, len(data) + 1)), len(data), stack()]
 
 
-def find_newlines(random: Random) -> Arguments:
-    data = noise(random) + b"\n" * int(random.integers(0, 9))
-    return [fixed(data), np.zeros(random.integers(0, data.count(b"\n") + 1), np.int32)]
-
-
 def split_frames(random: Random) -> Arguments:
     lengths = [int(random.choice([0, 1, 7, 2**32 - 1, 2**31])) for _ in range(random.integers(0, 5))]
     data = b"".join(n.to_bytes(4, "big") + bytes(n if n < 8 else 0) for n in lengths) + noise(random, 2)
@@ -573,7 +568,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     ],
     "nevermore.pipelines.jsonscan.text_kernels.widen_integers": lambda random: binary(random, widened=True),
     "nevermore.pipelines.jsonscan.object_kernels.find_document_line": find_document_line,
-    "nevermore.pipelines.jsonscan.object_kernels.find_newlines": find_newlines,
     "nevermore.pipelines.jsonscan.object_kernels.find_separators": find_separators,
     "nevermore.pipelines.jsonscan.object_kernels.scan_elements": scan_elements,
     "nevermore.pipelines.jsonscan.object_kernels.split_documents": split_documents,

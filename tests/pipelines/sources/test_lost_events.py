@@ -67,17 +67,6 @@ def wrapped(patch: Patch, module: Any, name: str, change: Callable[[Any], Any]) 
     patch.setattr(module, name, lambda *given, **options: change(original(*given, **options)))
 
 
-def a_newline_is_not_seen(patch: Patch) -> None:
-    find = object_kernels.find_newlines
-
-    def find_all_but_one(view: Any, ends: Any) -> int:
-        found = find(view, ends)
-        ends[1 : found - 1] = ends[2:found].copy()
-        return int(found) - 1
-
-    patch.setattr(object_kernels, "find_newlines", find_all_but_one)
-
-
 def a_line_is_left_out(patch: Patch) -> None:
     wrapped(patch, file_reader, "split_lines", without_last)
 
@@ -131,7 +120,6 @@ def a_column_is_short(patch: Patch) -> None:
 
 
 FAULTS: Mapping[str, tuple[Callable[[Path], None], str, Callable[[Patch], None]]] = {
-    "a newline is not seen": (lines, "jsonl", a_newline_is_not_seen),
     "a line is left out": (lines, "jsonl", a_line_is_left_out),
     "a keyed line is left out": (keyed_lines, "tsv", a_line_is_left_out),
     "a document of an array is not found": (array, "json", a_document_is_not_found),
