@@ -137,7 +137,7 @@ _numbers = itertools.count()
 
 
 def numbered(rows: pa.Table) -> pa.Table:
-    """The same rows with columns called c0, c1, ..."""
+    """The rows with columns renamed to c0, c1, ..."""
     return rows.rename_columns([f"c{i}" for i in range(rows.num_columns)])
 
 
@@ -151,14 +151,14 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
 
 
 def canonical(table: pa.Table) -> pa.Table:
-    """The same rows in one encoding per type: plain offsets, no dictionaries, uuid as 16 bytes, fields nullable."""
+    """The rows in one encoding per type: plain offsets, no dictionaries, uuid as 16 bytes, fields nullable."""
     schema = canonical_schema(table.schema)
     columns = [_recoded(c, f.type) for c, f in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns in the encodings of `canonical`."""
+    """The columns in the encodings of `canonical`."""
     return pa.schema([pa.field(f.name, canonical_type(f.type)) for f in schema])
 
 

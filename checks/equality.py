@@ -91,7 +91,7 @@ class MirrorRows:
 
     @cached_property
     def alive(self) -> Relation:
-        """Those that are not flagged as deleted, without the flag."""
+        """Rows that the engine returns and that are not flagged as deleted, without the flag."""
         names = self.engine.schema.names
         if not self.subject.soft_delete or DELETED_FLAG not in names:
             return self.engine

@@ -109,7 +109,7 @@ class ResultStore:
         return [p for p in found if p.rpartition("/")[2].removeprefix(self._kind)[:1].isdigit()]
 
     def _checksum(self, snapshot_id: int) -> str:
-        """Of the manifest list of a snapshot; empty if it is unknown or has none."""
+        """The checksum of a snapshot's manifest list; empty if it is unknown or has none."""
         snapshot = self._snapshots.get(snapshot_id)
         path = None if snapshot is None else snapshot.manifest_list
         return "" if path is None else hashlib.sha256(self._storage.read(path)).hexdigest()

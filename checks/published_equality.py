@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -51,7 +51,7 @@ from nevermore.scan_core import (
     read_split,
 )
 from nevermore.scan_core.parts import FilesAhead, public_batch
-from nevermore.scan_core.spark import unrepeatable
+from nevermore.scan_core.spark import sql_literal, unrepeatable
 
 _MAX_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
@@ -216,7 +216,11 @@ def duckdb_sql(tree: exp.Query, arguments: Mapping[str, Any]) -> str:
             raise NotComparableError(f"{_named(node)} {reason}")
 
     def bound(node: exp.Expression) -> exp.Expression:
-        return _literal(arguments[node.name]) if isinstance(node, exp.Placeholder) else node
+        if not isinstance(node, exp.Placeholder):
+            return node
+        value = arguments[node.name]
+        value = value.replace(tzinfo=None) if isinstance(value, datetime) else value
+        return sql_literal(value) or exp.convert(value)
 
     return str(tree.transform(bound).sql(dialect="duckdb"))
 
@@ -234,22 +238,6 @@ def _named(node: exp.Expression) -> str:
     if isinstance(node, exp.Anonymous):
         return f"{node.name}()"
     return f"{node.sql_name().lower()}()" if isinstance(node, exp.Func) else node.sql("spark")[:60]
-
-
-def _literal(value: Any) -> exp.Expression:
-    match value:
-        case None:
-            return exp.Null()
-        case bool():
-            return exp.Boolean(this=value)
-        case int() | float():
-            return exp.Literal.number(value)
-        case datetime():
-            return exp.cast(exp.Literal.string(value.replace(tzinfo=None).isoformat(sep=" ")), "timestamp")
-        case date():
-            return exp.cast(exp.Literal.string(value.isoformat()), "date")
-        case _:
-            return exp.Literal.string(str(value))
 
 
 COMPLETE = "published_rows_are_complete"

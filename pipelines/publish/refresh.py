@@ -342,7 +342,7 @@ class WorkWriter:
         return result
 
     def _spread(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
-        """The same rows in a reasonable number of tasks."""
+        """The rows in a reasonable number of tasks."""
         partition = self.entry.partitioning
         if partition is None:
             return result

@@ -655,7 +655,7 @@ def _check_number(found: int, decoded: int) -> None:
 
 T = TypeVar("T")
 MAX_TASKS = 4_000
-"""Of a job: more functions become larger tasks."""
+"""Maximum tasks of a job: more functions become larger tasks."""
 
 
 @dataclass(frozen=True, slots=True)

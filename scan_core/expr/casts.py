@@ -249,7 +249,7 @@ def _to_text(array: pa.Array, source: Type) -> pa.Array:
         case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" | "time":
             return timestamps_to_text(array, source)
         case "uuid":
-            return _uuids_to_text(array)
+            return uuid_text(array)
         case _:
             return array.cast(pa.string())
 
@@ -268,7 +268,10 @@ def _decoded(array: pa.Array) -> Vector:
     return Vector(array.cast(pa.string()))
 
 
-def _uuids_to_text(array: pa.Array) -> pa.Array:
+def uuid_text(array: pa.Array) -> pa.Array:
+    """Sixteen-byte values as lower-case text with hyphens, NULL kept."""
+    if not len(array):  # it may have no buffer
+        return pa.array([], pa.string())
     data = np.frombuffer(array.buffers()[1], dtype=np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
     text = np.full((len(array), 36), ord("-"), dtype=np.uint8)
     text[:, [i for i in range(36) if i not in {8, 13, 18, 23}]] = np.frombuffer(

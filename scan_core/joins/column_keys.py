@@ -127,7 +127,7 @@ def engine_values(array: pa.Array) -> list[Any]:
 
 
 def engine_array(values: list[Any], column_type: Type) -> pa.Array:
-    """The inverse of `engine_values`."""
+    """An Arrow array of values in the form that `engine_values` gives."""
     kind = arrow_type(column_type)
     if pt.is_date32(kind) or pt.is_time32(kind):
         return pa.array(values, pa.int32()).cast(kind)

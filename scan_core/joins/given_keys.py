@@ -99,7 +99,7 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def from_bytes(data: bytes) -> pa.Table:
-    """The inverse.
+    """The table in the bytes that `to_bytes` gave.
 
     Raises:
         OptionError: not such bytes.
@@ -116,7 +116,7 @@ def to_text(table: pa.Table) -> str:
 
 
 def from_text(text: str) -> pa.Table:
-    """The inverse.
+    """The table in the text that `to_text` gave.
 
     Raises:
         OptionError: not such text.

@@ -161,7 +161,7 @@ def _empty_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
 _LOOKUP_BYTES = 4 * 1024
 """What a lookup takes besides its keys."""
 _LOOKUPS: BoundedCache[tuple[KeySet, int], KeyLookup] = BoundedCache(lambda lookup: lookup.num_bytes + _LOOKUP_BYTES)
-"""Those of this process."""
+"""Lookups of this process."""
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)
 
 

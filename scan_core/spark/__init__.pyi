@@ -40,6 +40,7 @@ from nevermore.scan_core.sql.query import SqlQuery as SqlQuery
 from nevermore.scan_core.sql.query import find_name as find_name
 from nevermore.scan_core.sql.query import parse_sql as parse_sql
 from nevermore.scan_core.sql.query import require_names_apart as require_names_apart
+from nevermore.scan_core.sql.query import sql_literal as sql_literal
 from nevermore.scan_core.sql.query import takes_all_columns as takes_all_columns
 from nevermore.scan_core.sql.query_shape import PARTITION as PARTITION
 from nevermore.scan_core.sql.query_shape import PARTITION_END as PARTITION_END

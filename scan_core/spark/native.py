@@ -565,7 +565,7 @@ def _inspect_by_job(
     parallelism: int,
     metrics: ScanMetrics,
 ) -> list[_Facts]:
-    """Do the same in a Spark job: each input row describes the work of one task, each output row an answer."""
+    """Inspect the files in a Spark job: each input row describes the work of one task, each output row an answer."""
     splits = _splits(tasks, context, parallelism)
     packed = pack_splits(splits)
     work = pa.table({"number": pa.array(range(len(splits)), pa.int32()), "split": pa.array(packed.splits, pa.binary())})

@@ -8,8 +8,6 @@ reason. What may be pushed is decided without a session, for publications, too.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -40,7 +38,7 @@ from nevermore.scan_core.spark.native import NativeLimits
 from nevermore.scan_core.spark.reader_choice import Reader, require_session
 from nevermore.scan_core.spark.types import spark_schema
 from nevermore.scan_core.sql.needed_rows import Partners, TablePlace, needed_rows
-from nevermore.scan_core.sql.query import DIALECT, SqlQuery, parse_sql
+from nevermore.scan_core.sql.query import DIALECT, SqlQuery, parse_sql, sql_literal
 from nevermore.scan_core.sql.query_shape import computes_by_queries
 
 if TYPE_CHECKING:
@@ -211,7 +209,7 @@ def _places(
     flat = query.traceable(schemas)
     if isinstance(flat, str):
         return flat
-    values = {name: _literal(value) for name, value in arguments.items()}
+    values = {name: sql_literal(value) for name, value in arguments.items()}
 
     def put(node: exp.Expression) -> exp.Expression:
         value = values.get(node.name) if isinstance(node, exp.Placeholder) else None
@@ -243,23 +241,6 @@ def _field(schema: Schema, name: str) -> NestedField | None:
     """The only column with this name, ignoring case; None if there are several or none."""
     found = [each for each in schema.fields if each.name.lower() == name.lower()]
     return found[0] if len(found) == 1 else None
-
-
-def _literal(value: Any) -> exp.Expression | None:
-    """Write a parameter's value as a literal that Spark reads alike; None for a value without one."""
-    match value:
-        case bool():
-            return exp.Boolean(this=value)
-        case int() | Decimal():
-            return exp.Literal.number(value)
-        case str():
-            return exp.Literal.string(value)
-        case datetime():
-            return exp.cast(exp.Literal.string(value.isoformat(sep=" ")), "timestamp")
-        case date():
-            return exp.cast(exp.Literal.string(value.isoformat()), "date")
-        case _:
-            return None
 
 
 _SAME_IN_SPARK = frozenset(

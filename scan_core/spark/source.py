@@ -128,7 +128,7 @@ class SourceOptions:
         return cls(**values)
 
     def as_text(self) -> dict[str, str]:
-        """The inverse of `parse`; options at their default are left out."""
+        """The options as text that `parse` reads; options at their default are left out."""
         result: dict[str, str] = {"table": self.table}
         if self.columns is not None:
             result["columns"] = json.dumps(list(self.columns))

@@ -3,12 +3,12 @@
 import inspect
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from nevermore.scan_core.expr.casts import uuid_text
 from nevermore.scan_core.model.errors import UnsupportedError
 from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
 
@@ -72,11 +72,6 @@ def spark_type(iceberg_type: Type, column: str) -> st.DataType:
             )
 
 
-_HEX = np.array([list(f"{value:02x}".encode()) for value in range(256)], dtype=np.uint8)
-_UUID_GROUPS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 16))
-"""Byte ranges between the hyphens of a UUID's text."""
-
-
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """`batch` with the columns, types and nullability of `schema`, by position.
 
@@ -125,17 +120,3 @@ def _conform_nested(array: pa.Array, field: pa.Field) -> pa.Array:
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
     values = _conform_array(array.values, target.value_field)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=mask)
-
-
-def uuid_text(array: pa.Array) -> pa.Array:
-    """Sixteen-byte values as lower-case text with hyphens, NULL kept."""
-    num_rows = len(array)
-    raw = np.frombuffer(array.buffers()[1], dtype=np.uint8) if num_rows else np.empty(0, dtype=np.uint8)
-    values = raw[array.offset * 16 : (array.offset + num_rows) * 16].reshape(num_rows, 16)
-    digits = _HEX[values].reshape(num_rows, 32)
-    text = np.full((num_rows, 36), ord("-"), dtype=np.uint8)
-    for hyphens, (first, last) in enumerate(_UUID_GROUPS):
-        text[:, 2 * first + hyphens : 2 * last + hyphens] = digits[:, 2 * first : 2 * last]
-    offsets = np.arange(0, 36 * (num_rows + 1), 36, dtype=np.int32)
-    validity = pc.is_valid(array).buffers()[1] if array.null_count else None
-    return pa.StringArray.from_buffers(num_rows, pa.py_buffer(offsets), pa.py_buffer(text), validity)

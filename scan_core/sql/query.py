@@ -7,7 +7,10 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from functools import lru_cache
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
@@ -626,3 +629,20 @@ def _sql_type(kind: Type) -> str:
     if not isinstance(kind, PrimitiveType):
         return "UNKNOWN"
     return _TYPES.get(kind.name, str(kind).replace(" ", ""))
+
+
+def sql_literal(value: Any) -> exp.Expression | None:
+    """Write a parameter's value as a literal that Spark reads alike; None for a value without one."""
+    match value:
+        case bool():
+            return exp.Boolean(this=value)
+        case int() | Decimal():
+            return exp.Literal.number(value)
+        case str():
+            return exp.Literal.string(value)
+        case datetime():
+            return exp.cast(exp.Literal.string(value.isoformat(sep=" ")), "timestamp")
+        case date():
+            return exp.cast(exp.Literal.string(value.isoformat()), "date")
+        case _:
+            return None

@@ -171,11 +171,15 @@ def test_all_rows_are_compared_again_after_a_day(project: ShopProject, monkeypat
 # -- manifests of published tables --------------------------------------------------------------------------------------
 
 LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
-    "rows": (0, lambda f: f.update(record_count=f["record_count"] + 1), "1 row, but 2 by its manifest"),
+    "rows": (0, lambda f: f.update(record_count=f["record_count"] + 1), "expected 2 rows by its manifest, found 1"),
     "bytes": (0, lambda f: f.update(file_size_in_bytes=1), "but 1 by its manifest"),
     "partition": (0, lambda f: f["partition"].update(dict.fromkeys(f["partition"], 1)), "rows contradict"),
     "bound": (0, lambda f: [b.update(value=b"\x63" + b["value"][1:]) for b in f["lower_bounds"]], "between"),
-    "rows of deletes": (1, lambda f: f.update(record_count=f["record_count"] + 1), "1 row, but 2 by its manifest"),
+    "rows of deletes": (
+        1,
+        lambda f: f.update(record_count=f["record_count"] + 1),
+        "expected 2 rows by its manifest, found 1",
+    ),
     "bound of deletes": (1, lambda f: [b.update(value=b"\x63" + b["value"][1:]) for b in f["lower_bounds"]], "between"),
 }
 

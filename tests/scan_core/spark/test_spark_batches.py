@@ -4,8 +4,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from nevermore.scan_core.expr.casts import uuid_text
 from nevermore.scan_core.model.errors import UnsupportedError
-from nevermore.scan_core.spark.types import conform, uuid_text
+from nevermore.scan_core.spark.types import conform
 
 _UUIDS = [uuid.UUID(int=1), None, uuid.UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6"), uuid.UUID(int=2**128 - 1)]
 
