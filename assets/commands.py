@@ -14,8 +14,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from shutil import which
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,8 +25,6 @@ from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from nevermore.assets.demo import DemoReport
 
 
@@ -79,7 +76,7 @@ def demo(
 
 
 def _document(report: "DemoReport") -> dict[str, Any]:
-    counts = ("simulated", "change_logs", "mirrors", "rows_alive", "published", "days")
+    counts = ("simulated", "rows_alive", "days")
     return {
         "nothing_new": report.found_nothing_new,
         **{name: getattr(report, name) for name in counts},
@@ -91,85 +88,25 @@ def _document(report: "DemoReport") -> dict[str, Any]:
     }
 
 
-_MIRROR_COLUMNS = {
-    "commits": "commits",
-    "data files written": "data files",
-    "rows written": "rows",
-    "delete files written": "delete files",
-    "deleted keys written": "delete rows",
-    "rows alive": "rows alive",
-}
-_PUBLISHED_COLUMNS = {
-    "dagster/partition_row_count": "rows",
-    "rows read": "rows read",
-    "rows removed by deletes": "removed by deletes",
-    "bytes read": "bytes read",
-    "bytes skipped": "bytes skipped",
-}
-
-
 def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if Console().is_terminal else 110)
     if report.found_nothing_new:
-        console.print("\n[bold]Nothing new.[/bold] No event was applied twice, no table changed.\n")
-    else:
-        mirrors = {name: row | {"rows alive": report.rows_alive[name]} for name, row in report.mirrors.items()}
-        for title, counts, columns in (
-            (
-                "Change events",
-                report.simulated,
-                {kind: f"{kind}s" for kind in sorted({kind for row in report.simulated.values() for kind in row})},
-            ),
-            ("Mirrors: data files and equality-delete files", mirrors, _MIRROR_COLUMNS),
-            (f"Published by Spark, {counted(len(report.days), 'day')}", report.published, _PUBLISHED_COLUMNS),
-        ):
-            if counts:
-                rows = [[name, *(f"{row.get(c, 0):,}" for c in columns)] for name, row in counts.items()]
-                console.print(_grid(title, ["table", *columns.values()], rows, justify="right"))
-    checks = [
-        [
-            "[green]passed[/green]"
-            if check.passed
-            else "[red]FAILED[/red]"
-            if check.blocks
-            else "[yellow]warns[/yellow]",
-            check.asset,
-            check.name,
-            ", ".join(f"{count:,} {what}" for what, count in check.compared.items()),
-        ]
-        for check in report.checks.values()
-    ]
-    console.print(_grid("Checks against DuckDB", ["", "table", "check", "compared"], checks, justify="left"))
+        typer.echo("\nNothing new. No event was applied twice, no table changed.")
+    for name, alive in report.rows_alive.items():
+        events = "".join(f", {counted(count, kind)}" for kind, count in report.simulated.get(name, {}).items())
+        typer.echo(f"{name}: {counted(alive, 'row')} alive{events}")
+    typer.echo(f"\n{counted(len(report.days), 'day')} published by Spark. Checks against DuckDB:\n")
+    for check in report.checks.values():
+        verdict = "passed" if check.passed else "FAILED" if check.blocks else "warns"
+        compared = ", ".join(f"{count:,} {what}" for what, count in check.compared.items())
+        typer.echo(f"  {verdict}  {check.asset}  {check.name}  {compared}")
     if report.story is not None:
-        console.print(_STORY.format(failed=" and ".join(report.story.failed), why=report.story.why), soft_wrap=True)
-    console.print(_NEXT_STEPS.format(directory=quote(str(directory)), activate=_activation()), soft_wrap=True)
-    console.print(f"[dim]{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}[/dim]")
-
-
-def _grid(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, justify: Literal["left", "right"]
-) -> "Table":
-    """A table whose columns after the first are justified as given."""
-    from rich.table import Table
-
-    grid = Table(title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False)
-    for number, heading in enumerate(headings):
-        grid.add_column(heading, justify=justify if number else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*row)
-    return grid
-
-
-def _activation() -> str:
-    """The line that puts `nevermore` on the path of the shell; empty if it is there."""
-    activate = Path(sys.prefix, "bin/activate")
-    return "" if which("nevermore") or not activate.is_file() else f"  source {quote(str(activate))}\n"
+        typer.echo(_STORY.format(failed=" and ".join(report.story.failed), why=report.story.why))
+    typer.echo(_NEXT_STEPS.format(directory=quote(str(directory))))
+    typer.echo(f"{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}")
 
 
 _STORY = """
-[bold]What went wrong on the fifth day[/bold]
+What went wrong on the fifth day
   A script appended deleted customers to shop.customers; {failed} failed,
   and the mirror was rolled back. In the project's folder, this explains where such a row came from:
   {why}
@@ -177,13 +114,13 @@ _STORY = """
 """
 
 _NEXT_STEPS = """
-[bold]Where things are[/bold]
+Where things are
   {directory}/nevermore.yaml   the config
   {directory}/landing/         the events, as Debezium JSON
   {directory}/warehouse/       change logs, mirrors and the published table, in Iceberg
 
-[bold]Try next[/bold]
-{activate}  cd {directory}
+Try next
+  cd {directory}
   nevermore scan shop.orders --where "amount > 600" --limit 5
   nevermore explain shop.orders
   nevermore check

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
-from pydantic import Field
 
 from nevermore.assets.jobs import (
     check_job,
@@ -20,7 +19,7 @@ from nevermore.assets.jobs import (
     schedule,
 )
 from nevermore.assets.metadata import UNCHANGED, change_log_metadata, labels, mirror_metadata, news_of
-from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
+from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from nevermore.assets.sensors import alert_sensors, new_events_sensor, outside_sensor
 from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
@@ -28,10 +27,8 @@ from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import expanded
-from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
 from nevermore.pipelines.ingest.report import IngestReport, TableReport
-from nevermore.pipelines.maintain.replay import replay
 
 
 def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:
@@ -77,7 +74,7 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
         can_subset=True,
         pool=table_pool(tables[0]),
     )
-    def change_logs(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
+    def change_logs(context: dg.AssetExecutionContext, project: NevermoreResource) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
         selected = [table for key, table in names.items() if key in context.selected_asset_keys]
         current = project.config()
         step = context.op_execution_context
@@ -100,46 +97,23 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     return change_logs
 
 
-class ReplayRequest(dg.Config):
-    """What the Launchpad accepts for a mirror: a range of its change log to apply again, as `nevermore replay` does.
-
-    Attributes:
-        replay_from: first change: its ordinal, or its time of ingestion.
-        replay_to: last change, likewise.
-    """
-
-    replay_from: str | None = Field(default=None, description="First change: its ordinal, or its time of ingestion.")
-    replay_to: str | None = Field(default=None, description="Last change: its ordinal, or its time of ingestion.")
-
-    @property
-    def is_given(self) -> bool:
-        """Whether a range was given; a range without a start or an end has all changes before or after it."""
-        return self.replay_from is not None or self.replay_to is not None
-
-
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     """The mirror of one table. Each run applies the changes in its change log that the mirror does not have yet."""
     settings = config.tables[table]
     key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
-    def mirror(context: dg.AssetExecutionContext, project: Project, config: ReplayRequest) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
+    def mirror(context: dg.AssetExecutionContext, project: NevermoreResource) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
         current = project.config()
         step = context.op_execution_context
         with retry_if_transient(step):
             report = apply_logs(current, tables=[table])
         require_success(step, report)
         (found,) = report.tables
-        replayed = {}
-        if config.is_given:
-            with retry_if_transient(step):
-                done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
-            found.snapshot_id = done.snapshot_id
-            replayed = {"replayed changes": done.num_changes, "replayed": f"changes {done.first:,} to {done.last:,}"}
         context.log.info(
             "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
         )
         version = news_of(current, table, mirror_key(table), context.instance)
-        metadata = UNCHANGED if version is None else mirror_metadata(current, found) | replayed
+        metadata = UNCHANGED if version is None else mirror_metadata(current, found)
         return dg.MaterializeResult(metadata=metadata, data_version=version)
 
     what = f"The rows of {table} as its change log leaves them. Key: {key}."
@@ -198,7 +172,7 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
         ],
         executor=executor_of(config),
         resources={
-            "project": Project(
+            "project": NevermoreResource(
                 config_path=str(config.path), spark_master=spark_master or os.environ.get(SPARK_VARIABLE)
             )
         },

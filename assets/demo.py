@@ -27,8 +27,7 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from nevermore.assets.jobs import CHECK_JOB, COMPACT_JOB, DAILY_JOB, INGEST_JOB
-from nevermore.assets.metadata import OF_PARTITION
-from nevermore.assets.project import CHANGE_LOGS, MIRRORS, PUBLISHED, mirror_key, published_key
+from nevermore.assets.project import mirror_key, published_key
 from nevermore.pipelines.config.document import dagster_home, project_name, workspace
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import SourceError
@@ -184,14 +183,12 @@ class Story:
 
 @dataclass(slots=True)
 class DemoReport:
-    """What the demo did. Counts are sums over its Dagster runs, by table and by the names that the UI shows.
+    """What the demo did.
 
     Attributes:
-        simulated: events by kind; empty if nothing was simulated.
-        change_logs: counts of the change-log assets.
-        mirrors: counts of the mirror assets.
+        simulated: events by table and kind; empty if nothing was simulated.
+        has_news: whether an ingest changed a table.
         rows_alive: live rows of each mirror now.
-        published: counts of the published table.
         days: days that were published, in order.
         checks: outcome by asset and check, of the last run that evaluated it.
         ingest_runs: number of runs of the ingest job.
@@ -199,10 +196,8 @@ class DemoReport:
     """
 
     simulated: Counts = field(default_factory=dict)
-    change_logs: Counts = field(default_factory=dict)
-    mirrors: Counts = field(default_factory=dict)
+    has_news: bool = False
     rows_alive: dict[str, int] = field(default_factory=dict)
-    published: Counts = field(default_factory=dict)
     days: list[str] = field(default_factory=list)
     checks: dict[tuple[str, str], CheckOutcome] = field(default_factory=dict)
     ingest_runs: int = 0
@@ -211,7 +206,7 @@ class DemoReport:
     @property
     def found_nothing_new(self) -> bool:
         """Whether no event was new and no day was made."""
-        return not self.days and not any(counts["events"] for counts in self.change_logs.values())
+        return not self.days and not self.has_news
 
     @property
     def passed(self) -> bool:
@@ -245,7 +240,7 @@ def run_demo(
     from nevermore.assets.definitions import project_definitions
 
     jobs = project_definitions(config)
-    report = DemoReport(mirrors={name: Counter() for name in config.tables})
+    report = DemoReport()
     landing = folder / "landing"
     feed = simulate(landing, seed=seed, rows=rows, batches=DAYS, first_day=first_day)
     with dg.DagsterInstance.get() as instance:
@@ -253,7 +248,8 @@ def run_demo(
             say("Dagster: ingest_job (change logs, mirrors, checks)")
             result = _run(jobs, instance, INGEST_JOB)
             report.ingest_runs += 1
-            _add_materializations(result, report)
+            report.has_news |= bool(result.get_asset_materialization_events())
+            _add_checks(result, report)
             if day == DAY_OF_THE_STORY:
                 report.story = _story(jobs, instance, config, say)
             if day == DAY_OF_COMPACTION:
@@ -263,7 +259,7 @@ def run_demo(
         if report.days:
             say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
             tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
-            _add_materializations(_run(jobs, instance, DAILY_JOB, tags), report)
+            _add_checks(_run(jobs, instance, DAILY_JOB, tags), report)
     for name in config.tables:
         report.rows_alive[name] = open_table(find_table(open_catalog(config), name)).scan().count()
     return report
@@ -341,28 +337,15 @@ def _batches(
 
 
 def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoReport) -> list[str]:
-    """All days with orders if a mirror changed or a day was never published; otherwise none."""
+    """All days with orders if a table changed or a day was never published; otherwise none."""
     orders = find_table(open_catalog(config), "shop.orders")
     moments = open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
     days = sorted({str(day) for day in pc.unique(moments.cast("date32")).to_pylist() if day is not None})
     made = instance.get_materialized_partitions(published_key(ORDERS_DAILY))
-    changed = any(counts["commits"] for counts in report.mirrors.values())
-    return days if changed or not made.issuperset(days) else []
+    return days if report.has_news or not made.issuperset(days) else []
 
 
-def _add_materializations(result: JobExecutionResult, report: DemoReport) -> None:
-    groups = {CHANGE_LOGS: report.change_logs, MIRRORS: report.mirrors, PUBLISHED: report.published}
-    # each day of a run reports what was written for this day, and what the whole run read
-    by_key: dict[dg.AssetKey, list[Counter[str]]] = {}
-    for event in result.get_asset_materialization_events():
-        made = event.step_materialization_data.materialization
-        by_key.setdefault(made.asset_key, []).append(Counter(_integers(made.metadata)))
-    for key, found in by_key.items():
-        group, *name = key.path
-        total = Counter(found[-1])
-        if len(found) > 1:
-            total.update({n: sum(other[n] for other in found[:-1]) for n in OF_PARTITION})
-        groups[group].setdefault(".".join(name), Counter()).update(total)
+def _add_checks(result: JobExecutionResult, report: DemoReport) -> None:
     for check in result.get_asset_check_evaluations():
         asset = ".".join(check.asset_key.path[1:])
         outcome = CheckOutcome(asset, check.check_name, check.passed, _blocks(check), _integers(check.metadata))

@@ -37,7 +37,7 @@ from dagster._core.executor.base import Executor
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from nevermore.assets.launcher import hold
-from nevermore.assets.project import CHANGE_LOGS, MIRRORS, Project, published_key, table_pool
+from nevermore.assets.project import CHANGE_LOGS, MIRRORS, NevermoreResource, published_key, table_pool
 from nevermore.checks.asset_checks import fail, leave_run_failed
 from nevermore.checks.equality import difference_of_base
 from nevermore.pipelines.config.project import Config
@@ -82,7 +82,7 @@ POLL_SECONDS = 0.5
     name="expire_snapshots_and_delete_orphans",
     description="Expire old snapshots of all tables, trim their change logs, and delete the files that nothing names.",
 )
-def maintain(context: dg.OpExecutionContext, project: Project) -> None:
+def maintain(context: dg.OpExecutionContext, project: NevermoreResource) -> None:
     """Expire snapshots, trim change logs and delete orphan files of all tables of the config, as its `maintenance` says.
 
     Raises:
@@ -133,7 +133,7 @@ def compact_job(tables: Sequence[str]) -> dg.JobDefinition:
 
     def compact_one(table: str) -> dg.OpDefinition:
         @dg.op(name="compact_" + re.sub(r"\W", "_", table), pool=table_pool(table), description=f"Compact {table}.")
-        def compact_table(context: dg.OpExecutionContext, project: Project) -> None:
+        def compact_table(context: dg.OpExecutionContext, project: NevermoreResource) -> None:
             for own in tables_of(table):
                 report = compact_mirror(project.config(), table, own=own)
                 for line in [f"{own}: nothing that may be compacted"] if report is None else report.lines:

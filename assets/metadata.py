@@ -18,7 +18,6 @@ import dagster as dg
 import pyarrow.compute as pc
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
-from sqlglot.errors import SqlglotError
 
 from nevermore.assets.project import change_log_key, mirror_key
 from nevermore.checks.asset_checks import shown_as_json
@@ -26,7 +25,6 @@ from nevermore.checks.data_docs import page_of
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.tables import AssetConfig, TableConfig
-from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.ingest.report import TableReport
@@ -34,7 +32,6 @@ from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
 from nevermore.pipelines.publish.state import query_hash
 from nevermore.scan_core import NestedField, Schema, StructType, Table, open_table
-from nevermore.scan_core.spark import DIALECT
 
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
 """Metadata that is reported for each partition; all other values are those of the whole run."""
@@ -330,15 +327,6 @@ def group_of(name: str) -> str:
     """The group of a table without one in the config: its namespace, with the characters that Dagster allows."""
     namespace = name.rpartition(".")[0]
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in namespace)
-
-
-def formatted_sql(config: Config, name: str) -> str:
-    """The SQL of a published table with one clause per line; as written where it cannot be parsed."""
-    written = config.published[name].sql.strip()
-    try:
-        return str(published_query(config, name).tree.sql(dialect=DIALECT, pretty=True))
-    except (ConfigError, SqlglotError):
-        return written
 
 
 def _data_docs(config: Config, name: str) -> dg.MetadataValue[Any]:

@@ -1,11 +1,16 @@
 """What all assets share: their names, groups and pools, and the project as a resource."""
 
 import re
+from collections.abc import Collection
+from typing import Any
 
 import dagster as dg
 
 from nevermore.pipelines.config.project import Config, change_log_name, load
 from nevermore.pipelines.iceberg.catalog import expanded
+from nevermore.pipelines.ingest.project import Project, open_project
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.scan_core import Scan
 
 CHANGE_LOGS, MIRRORS, PUBLISHED = "change_log", "mirror", "published"
 """First parts of asset keys."""
@@ -31,8 +36,11 @@ def table_pool(table: str) -> str:
     return "table_" + re.sub(r"\W", "_", table)
 
 
-class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only for IO managers
+class NevermoreResource(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only for IO managers
     """The project whose nevermore.yaml is at `config_path`; every step reads the file again.
+
+    Example: `dg.Definitions(assets=[...], resources={"shop": NevermoreResource(config_path="nevermore.yaml")})`, then in an
+    asset with the parameter `shop: NevermoreResource`: `shop.upsert("shop.orders", rows)`.
 
     Attributes:
         config_path: the nevermore.yaml.
@@ -49,3 +57,27 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only
             ConfigError: the file is missing or invalid.
         """
         return expanded(load(self.config_path))
+
+    def open(self) -> Project:
+        """The project, as `nevermore.open_project` opens it."""
+        return open_project(self.config_path)
+
+    def scan(self, name: str) -> Scan:
+        """As `Project.scan`."""
+        return self.open().scan(name)
+
+    def duckdb(self, names: Collection[str] | None = None) -> Any:
+        """As `Project.duckdb`."""
+        return self.open().duckdb(names)
+
+    def upsert(self, name: str, data: Any, **options: Any) -> TableReport:
+        """As `Project.upsert`."""
+        return self.open().upsert(name, data, **options)
+
+    def delete(self, name: str, keys: Any, **options: Any) -> TableReport:
+        """As `Project.delete`."""
+        return self.open().delete(name, keys, **options)
+
+    def replace(self, name: str, data: Any, where: str, **options: Any) -> TableReport:
+        """As `Project.replace`."""
+        return self.open().replace(name, data, where, **options)

@@ -13,7 +13,6 @@ from pydantic import Field
 from nevermore.assets.jobs import PUBLISH_JOB, TRIGGER, retry_if_transient
 from nevermore.assets.metadata import (
     UNCHANGED,
-    formatted_sql,
     known_version,
     labels,
     news_of,
@@ -23,7 +22,7 @@ from nevermore.assets.metadata import (
     refresh_metadata,
     version_of,
 )
-from nevermore.assets.project import Project, mirror_key, published_key, table_pool
+from nevermore.assets.project import NevermoreResource, mirror_key, published_key, table_pool
 from nevermore.checks.asset_checks import SEVERITIES, check_metadata, fail
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
 from nevermore.checks.published_equality import COMPLETE, partitions_text
@@ -156,7 +155,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         ]
 
     def published(
-        context: dg.AssetExecutionContext, project: Project
+        context: dg.AssetExecutionContext, project: NevermoreResource
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:  # type: ignore[type-arg] # the value is None
         step = context.op_execution_context
         requested = list(context.partition_keys) if partitions is not None else []
@@ -199,13 +198,18 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             backfill_policy=None if partitions is None else policy,
             check_specs=checks,
             pool=table_pool(name),
-            **labels(config, name, "published", name, f"{how}\n\n```sql\n{formatted_sql(config, name)}\n```"),
+            **labels(config, name, "published", name, f"{how}\n\n```sql\n{entry.sql.strip()}\n```"),
         )(published)
     return made
 
 
 def _publish(
-    project: Project, name: str, partitions: Sequence[str] = (), *, is_full: bool = False, is_dry: bool = False
+    project: NevermoreResource,
+    name: str,
+    partitions: Sequence[str] = (),
+    *,
+    is_full: bool = False,
+    is_dry: bool = False,
 ) -> PublishReport:
     """Publish with all checks. Imports Spark, which definitions do not need."""
     from nevermore.checks.published_equality import ProjectAuditor
@@ -306,7 +310,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
         out=dg.Out(dg.Nothing),
         description=f"Bring {name} up to date.",
     )
-    def refresh(context: dg.OpExecutionContext, project: Project, config: PublishRequest) -> None:
+    def refresh(context: dg.OpExecutionContext, project: NevermoreResource, config: PublishRequest) -> None:
         current = project.config()
         try:
             with retry_if_transient(context):

@@ -18,7 +18,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from nevermore.assets.jobs import INGEST_JOB, TRIGGER, ingest_job
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
-from nevermore.assets.project import Project, change_log_key, mirror_key, published_key, table_pool
+from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
 from nevermore.checks.asset_checks import check_result
 from nevermore.checks.comparison import CheckResult
@@ -44,10 +44,6 @@ DEFAULT_INTERVAL_SECONDS = 30.0
 OUTSIDE_SENSOR = "show_what_commands_did"
 OUTSIDE_SECONDS, MAX_LOOK_SECONDS = 60, 30.0
 """Seconds between two looks, and of one look, which the next one goes on from; Dagster ends a tick after 60."""
-LATE_INTERVALS, MIN_LATE_SECONDS = 10, 300.0
-"""A run for which the sensor has waited longer is late: intervals, and seconds of short ones."""
-LATE = "nevermore/late"
-"""Tag of runs: the alert that they are late."""
 SOURCES = "nevermore/sources"
 """Tag of runs: the number of sources with new events."""
 _UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
@@ -62,7 +58,7 @@ def alert_sensors() -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Post an alert for each failed run.",
     )
-    def failed_runs(context: dg.RunFailureSensorContext, project: Project) -> None:
+    def failed_runs(context: dg.RunFailureSensorContext, project: NevermoreResource) -> None:
         steps = [event.step_failure_data.error for event in context.get_step_failure_events()]
         causes = [_innermost(error) for error in steps if error is not None]
         _post(project, context, "run_failed", causes or [context.failure_event.message or "the run failed"])
@@ -73,14 +69,14 @@ def alert_sensors() -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Post an alert for the failed checks of each run that succeeded all the same.",
     )
-    def failed_checks(context: dg.RunStatusSensorContext, project: Project) -> None:
+    def failed_checks(context: dg.RunStatusSensorContext, project: NevermoreResource) -> None:
         if any(not check["passed"] for check in _checks(context)):
             _post(project, context, "checks_failed", [])
 
     return [failed_runs, failed_checks]
 
 
-def _post(project: Project, context: dg.RunStatusSensorContext, event: str, errors: Sequence[str]) -> None:
+def _post(project: NevermoreResource, context: dg.RunStatusSensorContext, event: str, errors: Sequence[str]) -> None:
     """Post the alert of a run.
 
     Raises:
@@ -150,14 +146,13 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.STOPPED if every_seconds is None else dg.DefaultSensorStatus.RUNNING,
         description="Ingest the sources that have new events.",
     )
-    def new_events(context: dg.SensorEvaluationContext, project: Project) -> dg.SensorResult | dg.SkipReason:
+    def new_events(context: dg.SensorEvaluationContext, project: NevermoreResource) -> dg.SensorResult | dg.SkipReason:
         try:
             config = project.config()
         except (PipelineError, ScanError) as error:
             return dg.SkipReason(str(error))
         unfinished = dg.RunsFilter(job_name=INGEST_JOB, statuses=_UNFINISHED)
-        if found := context.instance.get_run_records(unfinished, limit=1, ascending=True):
-            _complain_if_late(context.instance, config, found[0], LATE_INTERVALS * every)
+        if context.instance.get_runs_count(unfinished):
             return dg.SkipReason("an ingest is running; what it does not take is looked for again")
         seen, changed, unknown = look(config, json.loads(context.cursor or "{}"))
         for problem in unknown:
@@ -186,7 +181,7 @@ def outside_sensor() -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Show what commands such as `nevermore run`, `publish` and `check` did.",
     )
-    def outside(context: dg.SensorEvaluationContext, project: Project) -> dg.SensorResult:
+    def outside(context: dg.SensorEvaluationContext, project: NevermoreResource) -> dg.SensorResult:
         config = project.config()
         names, ends = [*config.tables, *config.published], time.monotonic() + MAX_LOOK_SECONDS
         start = int(context.cursor or 0) if has_catalog(config) else len(names)
@@ -256,25 +251,6 @@ def _outcome(result: Any) -> tuple[Any, ...]:
 def _evaluation(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
     fields = ("asset_key", "check_name", "passed", "metadata", "severity", "description")
     return dg.AssetCheckEvaluation(partition=partition, **{field: getattr(result, field) for field in fields})
-
-
-def _complain_if_late(instance: dg.DagsterInstance, config: Config, found: dg.RunRecord, after_seconds: float) -> None:
-    """Fail the tick if new events have waited long for a run; with `alerts`, post it once for each run.
-
-    Raises:
-        PipelineError: it is neither finished nor young; names the run.
-    """
-    run, seconds = found.dagster_run, time.time() - found.create_timestamp.timestamp()
-    if seconds < max(after_seconds, MIN_LATE_SECONDS):
-        return
-    text = (
-        f"{run.job_name} is {run.status.value} since {seconds / 60:.0f} minutes (run {run.run_id}), and new events wait for its "
-        "end: look at the page of the run; if it hangs, terminate it there"
-    )
-    if config.alerts is not None and LATE not in run.tags:
-        post(config.alerts.webhook, {"text": text, "event": "ingest_late", "job": run.job_name, "run_id": run.run_id})
-        instance.add_run_tags(run.run_id, {LATE: "posted"})
-    raise PipelineError(text)
 
 
 def look(config: Config, before: Mapping[str, str]) -> tuple[dict[str, str], Sequence[Feed], Sequence[str]]:

@@ -347,10 +347,6 @@ def scans_are_fast(config: Config, table: str) -> CheckResult:
         "snapshots": debt.snapshots,
         "milliseconds lost": round(1000 * debt.lost_seconds),
     }
-    if debt.growth.per_day is not None:
-        compared["milliseconds lost more per day"] = round(1000 * debt.growth.per_day)
-    if debt.growth.days_left is not None:
-        compared["days until max_debt"] = round(debt.growth.days_left)
     details = list(debt.lines) if debt.is_too_much else []
     if debt.share > debt.max_debt and not debt.is_too_much:
         details.append(f"less than {1000 * MIN_NOTICED_SECONDS:.0f} milliseconds of a scan are too few to matter")

@@ -69,7 +69,7 @@ def _mirror(config: Config, catalog: "Catalog", name: str) -> Iterator[str]:
     if log is not None:
         yield _titled("Changes by kind", *_told(lambda: _events(log)))
     if mirror is not None:
-        yield _titled("Delete debt over time", *_told(lambda: _debt(config, mirror)))
+        yield _titled("Delete debt", *_told(lambda: _debt(config, mirror)))
     yield _titled("Quarantine", *_told(lambda: _quarantine(catalog, name)))
     yield _titled("Checks", *_told(lambda: _checks(kept_results_of(config, name))))
 
@@ -161,14 +161,11 @@ def _history(table: "CatalogTable") -> Html:
         "rows in files",
     )
     points = [(s.timestamp_ms / 1000, float(_number(counts, "total-records"))) for s, counts in reversed(found)]
-    return Html(_line(points, "rows in files", "{:,.0f}") + grid(headings, rows, max_rows=MAX_SNAPSHOTS))
-
-
-def _line(points: Sequence[tuple[float, float]], what: str, shape: str) -> Html:
-    if not points:
-        return Html("")
-    start, end = (f"{datetime.fromtimestamp(points[i][0], UTC):%Y-%m-%d %H:%M} UTC" for i in (0, -1))
-    return line_chart(points, start=start, end=end, top=f"{what}: up to {shape.format(max(y for _, y in points))}")
+    if not found:
+        return grid(headings, rows)
+    start, end = (f"{_moment(snapshot.timestamp_ms):%Y-%m-%d %H:%M} UTC" for snapshot, _ in (found[-1], found[0]))
+    top = f"rows in files: up to {max(y for _, y in points):,.0f}"
+    return Html(line_chart(points, start=start, end=end, top=top) + grid(headings, rows, max_rows=MAX_SNAPSHOTS))
 
 
 def _events(log: "CatalogTable") -> Iterator[Html]:
@@ -180,8 +177,6 @@ def _events(log: "CatalogTable") -> Iterator[Html]:
 
 def _debt(config: Config, mirror: Any) -> Iterator[Html]:
     debt = debt_of(mirror, config)
-    points = [(at.timestamp(), lost) for at, lost in zip(debt.growth.at, debt.growth.lost_seconds, strict=True)]
-    yield _line(points, "estimated seconds that a scan loses by files and deletes", "{:.3g}")
     yield facts(
         [
             ("of a scan is lost", f"{debt.share:.0%}"),

@@ -24,6 +24,8 @@ from nevermore.scan_core.deletes.positions import read_deletion_vector as read_d
 from nevermore.scan_core.deletes.positions import read_position_deletes as read_position_deletes
 from nevermore.scan_core.diff import ChangeSplit as ChangeSplit
 from nevermore.scan_core.diff import file_changes as file_changes
+from nevermore.scan_core.diff import net_changes as net_changes
+from nevermore.scan_core.expr.bind import rows_where as rows_where
 from nevermore.scan_core.expr.nodes import Constantish as Constantish
 from nevermore.scan_core.expr.parse import inside as inside
 from nevermore.scan_core.expr.parse import null_is_unknown as null_is_unknown

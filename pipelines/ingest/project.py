@@ -4,7 +4,7 @@ The command line opens tables here, too.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -17,7 +17,7 @@ from nevermore.pipelines.config.project import Config, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
-from nevermore.scan_core import Scan, ScanOptions, Table, TableNotFoundError
+from nevermore.scan_core import Expr, Scan, ScanOptions, Table, TableNotFoundError
 from nevermore.scan_core.io import require_package, temporary_folder
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class Project:
     config: Config
 
     @property
-    def tables(self) -> Mapping[str, Table]:
-        """The mirrors and published tables of the config that exist, by name; each is opened when it is asked for."""
-        return _Tables(self, self._names()[0])
+    def tables(self) -> list[str]:
+        """Names of the mirrors and published tables of the config that exist."""
+        return self._names()[0]
 
     def table(
         self, name: str, *, relocate: Mapping[str, str] | None = None, options: ScanOptions | None = None
@@ -165,6 +165,51 @@ class Project:
 
         return write(self.config, name, data, "u", batch_id=batch_id, keep=keep)
 
+    def replace(self, name: str, data: Any, where: "str | Expr", *, batch_id: str | None = None) -> "TableReport":
+        """Let the rows that match a condition become exactly these, by key, in one commit.
+
+        Rows that are new or differ are upserted, and those that match and are not given are deleted. Equal rows are not
+        written. Example: `project.replace("shop.orders", rows, where="day = date '2026-11-28'")`; `where="true"` replaces all.
+
+        Args:
+            name: as for `upsert`.
+            data: as for `upsert`; each row matches `where`.
+            where: a filter as for scans, on columns that the data has.
+            batch_id: as for `upsert`.
+
+        Returns:
+            As `upsert`.
+
+        Raises:
+            ConfigError: as `upsert`.
+            SourceError: as `upsert`, or a row does not match `where`.
+            PredicateError: the filter is wrong.
+            SchemaConflictError: as `upsert`.
+        """
+        from nevermore.pipelines.ingest.python_source import write
+
+        return write(self.config, name, data, "u", where=where, batch_id=batch_id)
+
+    def append(self, name: str, data: Any, *, batch_id: str | None = None) -> "TableReport":
+        """Add rows to a table without a key (`identity: full`), in one commit; equal rows are kept.
+
+        Args:
+            name: as for `upsert`.
+            data: as for `upsert`.
+            batch_id: as for `upsert`.
+
+        Returns:
+            As `upsert`.
+
+        Raises:
+            ConfigError: as `upsert`, or the table has a key.
+            SourceError: as `upsert`.
+            SchemaConflictError: as `upsert`.
+        """
+        from nevermore.pipelines.ingest.python_source import write
+
+        return write(self.config, name, data, "c", batch_id=batch_id, keep="last")
+
     def delete(self, name: str, keys: Any, *, batch_id: str | None = None) -> "TableReport":
         """Delete the rows with these keys, in one commit; keys without a row are ignored.
 
@@ -204,23 +249,6 @@ class Project:
         return write
 
 
-@dataclass(frozen=True)
-class _Tables(Mapping[str, Table]):
-    project: Project
-    names: Collection[str]
-
-    def __getitem__(self, name: str) -> Table:
-        if name not in self.names:
-            raise KeyError(name)
-        return self.project.table(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
 def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Catalog | None]") -> Any:
     """A table of the catalog of a config, which `open_with` opens, as PyIceberg loads it.
 
@@ -232,9 +260,7 @@ def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Cata
     found = None if catalog is None else find_table(catalog, name)
     if found is None:
         known = {*config.tables, *config.published, *(() if catalog is None else all_table_names(catalog))}
-        last = name.rpartition(".")[2].strip().casefold()
-        same = sorted(table for table in known if table.rpartition(".")[2].casefold() == last)
-        near = same or get_close_matches(name, sorted(known), n=3)
+        near = get_close_matches(name, sorted(known), n=3)
         if name in config.tables or name in config.published:
             hint = "it is in the config, but nothing has been written to it yet"
         else:

@@ -9,29 +9,48 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes, parts_by_key
+from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.sources import PythonSource
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected, key_texts
+from nevermore.pipelines.decode.batches import (
+    BatchEnd,
+    ChangeBatch,
+    RawEvents,
+    Rejected,
+    change_schema,
+    key_texts,
+)
 from nevermore.pipelines.decode.feed import Decided, FeedConfig
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import retry_conflicts
-from nevermore.pipelines.iceberg.row_shape import without_extensions
+from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
-from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest
+from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.table_position import parse_position
 from nevermore.pipelines.wording import counted
+from nevermore.scan_core import Schema
+from nevermore.scan_core.parts import net_changes, rows_where
+
+if TYPE_CHECKING:
+    from nevermore.scan_core import Expr
 
 MAX_KNOWN = 1_000
 """Number of batches whose names are kept. Older ones would be applied again."""
@@ -77,8 +96,9 @@ def write(
     config: Config,
     name: str,
     data: Any,
-    op: Literal["u", "d"],
+    op: Literal["c", "u", "d"],
     *,
+    where: "str | Expr | None" = None,
     batch_id: str | None = None,
     keep: Keep | None = None,
 ) -> TableReport:
@@ -89,7 +109,8 @@ def write(
         name: the table.
         data: rows: a DataFrame of pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or anything with
             `__arrow_c_stream__`. For deletes, only key columns are read.
-        op: `u` for upserts, `d` for deletes.
+        op: `u` for upserts, `d` for deletes, `c` for inserts into a table without a key.
+        where: with `u`: rows of the table for which it is true, and that are not in the data, are deleted.
         batch_id: name of the batch; one that was applied before is not applied again.
         keep: `last` if only the last of several rows with a key counts; without it, they are refused.
 
@@ -101,7 +122,7 @@ def write(
         SourceError: rows that do not fit the table; nothing was written.
         SchemaConflictError: a column changes its type or is new, and the config does not allow it.
     """
-    settings = _settings(config, name)
+    settings = _settings(config, name, op, where)
     written: list[TableReport] = []
     catalog = open_for_writing(config)
     with closing(ChangeRun.of(_tables(data), settings.memory_limit_bytes // BATCH_SHARE)) as rows:
@@ -113,7 +134,7 @@ def write(
                     table.start()
                     position = BatchPosition.of(table.position)
                     if batch_id not in position.known and not written:
-                        _Batch(rows, op, batch_id, keep).add_to(table, position)
+                        _Batch(rows, op, batch_id, keep, where).add_to(table, position)
                 except AnotherIngesterError as error:
                     error.may_retry = True  # the rows are still here
                     raise
@@ -125,16 +146,24 @@ def write(
         return retry_conflicts(attempt, ATTEMPTS)
 
 
-def _settings(config: Config, name: str) -> TableConfig:
+def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
     settings = config.table(name)
     if not isinstance(settings.source, PythonSource):
         raise ConfigError(
             f"{name} is filled from {settings.source.title}, so programs cannot write to it: only tables with "
             "source: {type: python} take rows of programs"
         )
-    if not settings.key:
+    if op != "c" and not settings.key:
         raise ConfigError(
             f"{name} has no key by which rows are replaced or deleted: add key: [column, ...] to {config.path}"
+        )
+    if where is not None and settings.order_by != "position":
+        raise ConfigError(
+            f"{name} has order_by, by which a row may win that replace does not give: call upsert and delete"
+        )
+    if op == "c" and settings.identity != "full":
+        raise ConfigError(
+            f"{name} has a key, so rows are upserted: call upsert, or set identity: full instead of key in {config.path}"
         )
     return settings
 
@@ -164,24 +193,88 @@ class _Batch:
     op: str
     name: str | None
     keep: Keep | None
+    where: "str | Expr | None"
 
     def add_to(self, table: TableIngest, before: BatchPosition) -> None:
         """Commit the batch."""
         position = before.after(self.name)
+        given = self._checked(table)
+        for changes in given if self.where is None else self._replacing(table, given, self.where):
+            table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+        table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
+        table.flush()
+        table.convert_deletes()
+
+    def _checked(self, table: TableIngest) -> Iterator[ChangeBatch]:
+        """The rows as changes of the table.
+
+        Raises:
+            SourceError: as `_changes`, or a key is NULL or occurs twice.
+        """
         hashes = [np.zeros(0, np.uint64)]
         for changes in self._changes(table):
-            keys = _keys(changes)
-            if nulls := [column for column, key in zip(changes.key, keys, strict=True) if key.null_count]:
+            keys = _keys(changes.table)
+            if table.key and (
+                nulls := [column for column, key in zip(changes.key, keys, strict=True) if key.null_count]
+            ):
                 raise SourceError(
                     f"{table.name}: {', '.join(nulls)} is NULL in rows of the data, and a key; nothing was written"
                 )
             hashes.append(key_hashes(keys))
-            table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+            yield changes
         if self.keep is None:
             self._refuse_repeated(table, np.concatenate(hashes))
-        table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
-        table.flush()
-        table.convert_deletes()
+
+    def _replacing(
+        self, table: TableIngest, given: Iterator[ChangeBatch], where: "str | Expr"
+    ) -> Iterator[ChangeBatch]:
+        """The given upserts that change a row, and deletes of the rows of the table that match a condition and are not given.
+
+        Raises:
+            SourceError: given rows do not match it.
+        """
+        limit = table.config.memory_limit_bytes // BATCH_SHARE
+        all_rows = PendingChanges(limit)
+        try:
+            for changes in chain(map(partial(_matching, where, table), given), self._rows_where(table, where)):
+                all_rows.add(changes)
+                if all_rows.run.held_bytes > limit:
+                    all_rows.run.spill()
+            for part in parts_by_key(all_rows.uniform(), table.key, limit):
+                is_old = pc.equal(part.changes.column("op"), "d")
+                old, new = part.changes.filter(is_old), part.changes.filter(pc.invert(is_old))
+                rows = (pa.table({"row": side}) for side in (old.column("before"), new.column("after")))
+                is_gone, is_new = net_changes(next(rows), next(rows), ["row"])
+                gone, came = old.filter(pa.array(is_gone)), new.filter(pa.array(is_new))
+                is_updated = KeySet(_keys(came)).find(_keys(gone)) >= 0
+                for rest in (gone.filter(pa.array(~is_updated)), came):
+                    yield ChangeBatch(rest, rest.schema.field("after").type, table.key)
+        finally:
+            all_rows.clear()
+
+    def _rows_where(self, table: TableIngest, where: "str | Expr") -> Iterator[ChangeBatch]:
+        """The rows of the table that match a condition, as deletes."""
+        mirror = table.check()
+        if mirror is None:
+            return
+        columns, now = [f.name for f in mirror.schema().fields], datetime.now(UTC)
+        scan = open_current(mirror).scan().select([name for name in columns if name != DELETED]).where(where)
+        if DELETED in columns:
+            scan = scan.where(f"not coalesce({DELETED}, false)")
+        for batch in scan.to_batches():
+            rows = without_extensions(pa.Table.from_batches([batch]))
+            row_type = pa.struct([pa.field(f.name, f.type) for f in rows.schema])
+            given: dict[str, Any] = {
+                "op": "d",
+                "unchanged": [],
+                "ingested_at": now,
+                "source_file": self.name or "unnamed batch",
+                "schema_version": table.schema_version,
+            }
+            schema = change_schema(row_type, table.key)
+            parts = {f.name: pa.repeat(pa.scalar(given.get(f.name), f.type), rows.num_rows) for f in schema}
+            parts |= {"key": rows.select(table.key).to_struct_array(), "before": rows.to_struct_array()}
+            yield ChangeBatch(pa.table(parts).cast(schema), row_type, table.key)
 
     def _changes(self, table: TableIngest) -> Iterator[ChangeBatch]:
         """The rows as changes of the table.
@@ -220,7 +313,7 @@ class _Batch:
             return
         texts = []
         for changes in self._changes(table):
-            keys = _keys(changes)
+            keys = _keys(changes.table)
             may_repeat = pa.array(np.isin(key_hashes(keys), found[counts > 1]))
             texts.append(key_texts(changes.key, [key.filter(may_repeat) for key in keys]))
         found = pc.value_counts(pa.chunked_array(texts))
@@ -232,8 +325,26 @@ class _Batch:
             )
 
 
-def _keys(changes: ChangeBatch) -> list[pa.Array]:
-    keys: list[pa.Array] = pa.concat_arrays(changes.table.column("key").chunks).flatten()
+def _matching(where: "str | Expr", table: TableIngest, changes: ChangeBatch) -> ChangeBatch:
+    """The changes.
+
+    Raises:
+        SourceError: a new row does not match the condition.
+    """
+    rows = pa.Table.from_struct_array(single_array(changes.table.column("after")))
+    matches = rows_where(where, Schema(0, iceberg_fields(changes.row_type)), rows)
+    if not matches.all():
+        outside = changes.table.filter(pa.array(~matches))
+        texts = key_texts(changes.key, _keys(outside)).slice(0, _SHOWN).to_pylist()
+        raise SourceError(
+            f"{table.name}: {outside.num_rows:,} rows of the data do not match {where}, such as "
+            f"{'; '.join(texts)}: leave them out, or upsert them; nothing was written"
+        )
+    return changes
+
+
+def _keys(changes: pa.Table) -> list[pa.Array]:
+    keys: list[pa.Array] = single_array(changes.column("key")).flatten()
     return keys
 
 

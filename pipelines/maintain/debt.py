@@ -5,25 +5,17 @@ Estimated as compaction does, which decides by it. Key columns are read of files
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from itertools import pairwise
-from math import ceil, inf, isfinite
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.tables import DEFAULT_MAX_DEBT
-from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.loaded_table import open_current
-from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.replacement import State
 from nevermore.pipelines.maintain.compact import (
-    KEY_SECONDS,
     MIN_NOTICED_SECONDS,
-    READ_SECONDS,
     SMALL_SHARE,
-    WRITTEN_VERSIONS,
     CompactSettings,
     Costs,
     FileDebt,
@@ -33,7 +25,6 @@ from nevermore.pipelines.maintain.compact import (
     pays_conversion,
     pays_unasked,
 )
-from nevermore.pipelines.maintain.retention import Expiry, MaintainedTable, expire
 from nevermore.pipelines.maintain.rewrite import count_dead_rows
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanOptions, Table
@@ -45,82 +36,8 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-MAX_CHART_POINTS = 60
-MIN_GROWTH_DAYS = 1 / 24
-"""From how many days on a growth is stated: a few commits in a row tell nothing about a day."""
 MAX_PARTITIONS = 5
 """Partitions that are listed: those of which scans lose most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """How the debt has grown, by what the snapshots state that are left: numbers of files and deletes, not dead rows.
-
-    Attributes:
-        at: when each snapshot was committed, oldest first.
-        lost_seconds: estimated seconds that a scan lost by files and deletes from then on.
-        per_day: seconds that a scan loses more with each day, since the debt was lowest; None if that is unknown, as it is
-            within the first hour.
-        days_left: days until more than `max_debt` of a scan is lost, if it goes on like this; 0.0 if it is; None if it never is.
-    """
-
-    at: tuple[datetime, ...] = ()
-    lost_seconds: tuple[float, ...] = ()
-    per_day: float | None = None
-    days_left: float | None = None
-
-    @classmethod
-    def of(cls, table: "CatalogTable", costs: Costs, target_bytes: int, max_debt: float) -> "Growth":
-        """By the snapshots that lead to the current one."""
-        points = []
-        for snapshot in ancestors(table):
-            summary = summary_properties(snapshot)
-            files, deletes, keys, size = (int(summary.get(f"total-{n}", 0)) for n in _TOTALS)
-            fewer = max(0, files - ceil(size / target_bytes))
-            lost = fewer * costs.open_seconds + deletes * costs.delete_seconds + keys * KEY_SECONDS
-            points.append((datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC), lost, size))
-        points.reverse()
-        if not points:
-            return cls()
-        at, lost_seconds = tuple(time for time, _, _ in points), tuple(lost for _, lost, _ in points)
-        lowest = max(i for i, lost in enumerate(lost_seconds) if lost == min(lost_seconds))
-        days = (at[-1] - at[lowest]).total_seconds() / 86_400
-        per_day = (lost_seconds[-1] - lost_seconds[lowest]) / days if days >= MIN_GROWTH_DAYS else None
-        scan = points[-1][2] * READ_SECONDS
-        limit = max(MIN_NOTICED_SECONDS, max_debt / (1 - max_debt) * scan if max_debt < 1 else inf)
-        left = max(0.0, limit - lost_seconds[-1])
-        days_left = 0.0 if not left else left / per_day if per_day and isfinite(left) else None
-        return cls(at, lost_seconds, per_day, days_left)
-
-    @property
-    def chart(self) -> str:
-        """The seconds lost over the snapshots as a line of blocks, the highest of neighbours where there are many."""
-        count = len(self.lost_seconds)
-        width = min(count, MAX_CHART_POINTS)
-        edges = [count * i // width for i in range(width + 1)] if width else [0]
-        highest = [max(self.lost_seconds[begin:end]) for begin, end in pairwise(edges)]
-        top = max(highest, default=0.0)
-        return "".join(_BLOCKS[round(value / top * (len(_BLOCKS) - 1)) if top else 0] for value in highest)
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """As text."""
-        if len(self.lost_seconds) < 2:
-            return
-        yield f"{self.chart}  0 to {max(self.lost_seconds):.3g} s lost by files and deletes since {self.at[0]:%Y-%m-%d %H:%M} UTC"
-        if self.per_day is not None and self.per_day > 0:
-            soon = (
-                ""
-                if self.days_left is None
-                else f"; max_debt in {self.days_left:.3g} days"
-                if self.days_left
-                else "; above max_debt"
-            )
-            yield f"{self.per_day:.3g} s more with each day{soon}"
-
-
-_TOTALS = ("data-files", "delete-files", "equality-deletes", "files-size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +74,6 @@ class PartitionDebt:
         return tuple(sorted(found, key=lambda one: -one.lost_seconds)[:MAX_PARTITIONS])
 
 
-NO_GROWTH = Growth()
-
-
 @dataclass(frozen=True, slots=True)
 class Debt:
     """What scans of a table lose, by its current snapshot.
@@ -175,18 +89,14 @@ class Debt:
         dead_rows: rows that deletes removed and that scans still read.
         delete_files: delete files.
         delete_rows: keys and positions in them.
-        oldest_delete: when the oldest delete file was committed; if that snapshot has expired, when the oldest one left was.
         lost_seconds: estimated seconds of one core that a scan of all columns loses.
         scan_seconds: estimated seconds of the same scan without debt.
         max_debt: part of the time of a scan above which the check warns.
-        can_compact: whether the table has a format version that is compacted.
         is_due: whether compaction begins on its own.
         compact_files: data files that `nevermore compact` would rewrite.
         compact_bytes: their stored bytes.
         dropped_deletes: delete files that leave with it.
         saved_seconds: estimated seconds that each scan saves by it.
-        expiry: what `nevermore expire` would do; None if this was not asked for.
-        growth: how the debt has grown.
         partitions: the partitions of which scans lose most.
     """
 
@@ -200,18 +110,14 @@ class Debt:
     dead_rows: int = 0
     delete_files: int = 0
     delete_rows: int = 0
-    oldest_delete: datetime | None = None
     lost_seconds: float = 0.0
     scan_seconds: float = 0.0
     max_debt: float = DEFAULT_MAX_DEBT
-    can_compact: bool = True
     is_due: bool = False
     compact_files: int = 0
     compact_bytes: int = 0
     dropped_deletes: int = 0
     saved_seconds: float = 0.0
-    expiry: Expiry | None = None
-    growth: Growth = NO_GROWTH
     partitions: tuple[PartitionDebt, ...] = ()
 
     @property
@@ -238,23 +144,16 @@ class Debt:
             f"  data files  {self.data_files:,}, {self.small_files:,} of them small; "
             f"{counted(self.rows, 'row')}, {self.dead_rows:,} of them dead"
         )
-        since = "" if self.oldest_delete is None else f", since {self.oldest_delete:%Y-%m-%d %H:%M:%S} UTC"
-        yield f"  deletes     {counted(self.delete_rows, 'row')} in {counted(self.delete_files, 'file')}{since}"
+        yield f"  deletes     {counted(self.delete_rows, 'row')} in {counted(self.delete_files, 'file')}"
         yield f"  metadata    {counted(self.snapshots, 'snapshot')}, {counted(self.manifests, 'manifest')}"
-        for number, line in enumerate(self.growth.lines):
-            yield f"  {'' if number else 'growth':<12}{line}"
         for number, one in enumerate(self.partitions):
             files = counted(one.data_files, "data file")
             line = f"{one.partition}: {one.lost_seconds:.3g} s lost, {files}, {counted(one.dead_rows, 'dead row')}"
             yield f"  {'' if number else 'partitions':<12}{line}"
         yield f"  compact     {self._compaction}"
-        if self.expiry is not None:
-            yield "  expire      " + next(self.expiry.lines).removeprefix(f"{self.table}: ")
 
     @property
     def _compaction(self) -> str:
-        if not self.can_compact:
-            return "only tables of format versions 2 and 3 are compacted"
         if not self.compact_files and not self.dropped_deletes:
             return "nothing to compact"
         when = "; starts automatically after the next commit of `nevermore run`" if self.is_due else ""
@@ -269,7 +168,7 @@ class Debt:
 
 
 def debts_of_all(catalog: "Catalog", config: Config, names: Collection[str] | None = None) -> Iterator[Debt]:
-    """The debt of the mirrors of a config that exist, with what an expiry of snapshots would do.
+    """The debt of the mirrors of a config that exist.
 
     Raises:
         ConfigError: an unknown name.
@@ -278,15 +177,10 @@ def debts_of_all(catalog: "Catalog", config: Config, names: Collection[str] | No
     config = expanded(config, catalog)
     for name in names or ():
         config.table(name)
-    for name, entry in config.tables.items():
+    for name in config.tables:
         table = None if names and name not in names else find_table(catalog, name)
-        if table is None:
-            continue
-        try:
-            expiry = expire(catalog, config, MaintainedTable(name, name, entry.maintenance), is_dry=True)
-        except SourceError as error:  # its files may not be deleted
-            expiry = Expiry(name, is_dry=True, error=str(error).removeprefix(f"{name}: "))
-        yield replace(debt_of(table, config), expiry=expiry)
+        if table is not None:
+            yield debt_of(table, config)
 
 
 def debt_of(table: "CatalogTable", config: Config) -> Debt:
@@ -299,7 +193,7 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     entry = config.table(name).maintenance
     settings, costs = CompactSettings.of(table, config), Costs.at(opened.location)
     memory = settings.memory_limit_bytes // 2
-    options = ScanOptions.of(memory_limit_bytes=memory, record_filters=False)
+    options = ScanOptions.of(memory_limit_bytes=memory)
     snapshots = table.metadata.snapshots  # `opened` has the current one alone
     state = State.of(opened.scan().with_options(options))
     if state is None:
@@ -307,14 +201,11 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
     plan, target = state.plan, settings.target_file_bytes
     debts = debts_of(plan, costs, lambda tasks: count_dead_rows(tasks, plan.context))
     scan, lost = costs.scan_seconds(debts, target), max(costs.saved_seconds(debts, target), 0.0)
-    can_compact = opened.metadata.format_version in WRITTEN_VERSIONS
     spec = opened.metadata.specs[opened.metadata.default_spec_id]
-    groups = choose_groups(debts, spec, costs, settings) if can_compact else []
+    groups = choose_groups(debts, spec, costs, settings)
     chosen = [debt for group in groups for debt in group]
     paths = frozenset(debt.task.data_file.path for debt in chosen)
-    dropped = needless_deletes(plan, state.deletes, paths, state.snapshot.sequence_number) if can_compact else ()
-    first = min((file.data_sequence_number for file in state.deletes), default=None)
-    since = [s.timestamp_ms for s in snapshots if first is not None and (s.sequence_number or 0) >= first]
+    dropped = needless_deletes(plan, state.deletes, paths, state.snapshot.sequence_number)
     return Debt(
         table=name,
         snapshot_id=state.snapshot.snapshot_id,
@@ -326,16 +217,13 @@ def debt_of(table: "CatalogTable", config: Config) -> Debt:
         dead_rows=sum(min(debt.dead_rows, debt.task.data_file.record_count) for debt in debts),
         delete_files=len(state.deletes),
         delete_rows=sum(file.record_count for file in state.deletes),
-        oldest_delete=datetime.fromtimestamp(min(since) / 1000, UTC) if since else None,
         lost_seconds=lost,
         scan_seconds=scan,
         max_debt=entry.max_debt,
-        can_compact=can_compact,
-        is_due=can_compact and entry.compact == "auto" and (pays_unasked(lost, scan) or pays_conversion(debts)),
+        is_due=entry.compact == "auto" and (pays_unasked(lost, scan) or pays_conversion(debts)),
         compact_files=len(chosen),
         compact_bytes=sum(debt.size for debt in chosen),
         dropped_deletes=len(dropped),
         saved_seconds=sum(costs.saved_seconds(group, target) for group in groups),
-        growth=Growth.of(table, costs, target, entry.max_debt),
         partitions=PartitionDebt.of_all(debts, opened, costs, target),
     )

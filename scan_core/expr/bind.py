@@ -4,6 +4,9 @@ import datetime as dt
 from dataclasses import replace
 from difflib import get_close_matches
 
+import numpy as np
+import pyarrow as pa
+
 from nevermore.scan_core.expr.bound import (
     And,
     BoundExpr,
@@ -32,6 +35,7 @@ from nevermore.scan_core.expr.coercion import (
     is_primitive,
     name_of,
 )
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge
 from nevermore.scan_core.expr.literals import from_python
 from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.expr.normalize import conjuncts_of, normalize
@@ -58,6 +62,7 @@ from nevermore.scan_core.model.schema import (
     Type,
     parse_type,
 )
+from nevermore.scan_core.rows.buffers import Mask
 
 METADATA_COLUMNS: dict[str, tuple[int, Type]] = {
     "_file": (2147483646, STRING),
@@ -191,6 +196,28 @@ def bind(
         return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound))
     except RecursionError as error:
         raise PredicateError("the filter nests too deeply") from error
+
+
+def rows_where(predicate: Expr | str, schema: Schema, rows: pa.Table) -> Mask:
+    """The rows of a table for which a filter is true.
+
+    Args:
+        predicate: as for `bind`.
+        schema: that of the rows, whose columns may be in another order.
+        rows: in the types of `schema`.
+
+    Raises:
+        PredicateError: as `bind`.
+        EvaluationError: it fails on a row.
+    """
+    columns = {f.field_id: rows.column(f.name).combine_chunks() for f in schema.fields}
+    passed = np.ones(rows.num_rows, np.bool_)
+    for conjunct in bind(predicate, schema).conjuncts:
+        outcome = judge(conjunct, columns, rows.num_rows)
+        if outcome.failed is not None:
+            raise evaluation_error(conjunct, outcome)
+        passed &= outcome.passed
+    return passed
 
 
 def bind_access(text: str, schema: Schema, *, case_sensitive: bool = True) -> BoundExpr | None:

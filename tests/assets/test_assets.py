@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from nevermore.assets.definitions import change_log_assets, mirror_asset
-from nevermore.assets.project import Project, change_log_key, mirror_key
+from nevermore.assets.project import NevermoreResource as Project
+from nevermore.assets.project import change_log_key, mirror_key
 from nevermore.checks.asset_checks import check_metadata, check_result, mirror_asset_checks
 from nevermore.checks.comparison import CheckResult
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog

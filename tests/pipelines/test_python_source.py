@@ -23,16 +23,18 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from nevermore import open_project
+from nevermore import col, open_project
 from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError, PositionLostError, SchemaConflictError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.iceberg.storage import EXIT_CODE, VARIABLE
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.scan_core import EvaluationError, PredicateError
 
 NAME = "shop.orders"
 EVERYTHING = CompactSettings(rewrite_all=True)
@@ -134,6 +136,9 @@ def test_values_of_every_type_come_back(project: Project, kind: str) -> None:
     assert found == [value, None]
     project.upsert(NAME, table.slice(0, 1))
     assert project.scan(NAME).count() == 2
+    for data, events in ((table, {}), (table.slice(1), {"d": 1}), (table, {"u": 1})):
+        assert dict(project.replace(NAME, data, where="id > 0").events) == events
+    assert [row.get("v") for row in project.scan(NAME).to_table().sort_by("id").to_pylist()] == [value, None]
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -249,36 +254,139 @@ def test_more_rows_than_memory_holds_are_one_commit(tmp_path: Path) -> None:
         project.upsert(NAME, pa.concat_tables([table, table.slice(0, 2)]))
 
 
+VALUES = st.one_of(st.none(), st.integers(0, 99))
 STEP = st.one_of(
-    st.tuples(
-        st.just("upsert"), st.dictionaries(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 99)), max_size=6)
-    ),
+    st.tuples(st.just("upsert"), st.dictionaries(st.integers(0, 12), VALUES, max_size=6)),
+    st.tuples(st.just("replace"), st.dictionaries(st.integers(4, 9), VALUES, max_size=4)),
+    st.tuples(st.just("replace values"), st.dictionaries(st.integers(0, 12), st.integers(50, 99), max_size=4)),
     st.tuples(st.just("delete"), st.sets(st.integers(0, 12), max_size=6)),
-    st.tuples(st.sampled_from(["compact", "again"]), st.none()),
+    st.tuples(st.sampled_from(["compact", "convert", "again", "ingest"]), st.none()),
 )
 
 
-@settings(max_examples=15, deadline=None)
-@given(steps=st.lists(STEP, min_size=1, max_size=8), deletes=st.sampled_from(["equality", "converted"]))
-def test_any_sequence_leaves_the_rows_of_a_dict(
-    steps: list[tuple[str, Any]], deletes: str, tmp_path_factory: pytest.TempPathFactory
+SEQUENCES = {
+    "steps": st.lists(STEP, min_size=1, max_size=8),
+    "options": st.sampled_from(
+        [
+            {},
+            {"deletes": "converted"},
+            {"deletes": "vectors", "format_version": 3},
+            {"soft_delete": True},
+            {"partition_by": ["bucket(3, id)"], "memory_limit_bytes": "1 MiB"},
+        ]
+    ),
+}
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(**SEQUENCES)
+def test_any_of_a_thousand_sequences_leaves_the_rows_of_a_dict(
+    steps: list[tuple[str, Any]], options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    project = project_in(tmp_path_factory.mktemp("random"), deletes=deletes)
+    check_sequence(steps, options, tmp_path_factory.mktemp("random"))
+
+
+@settings(max_examples=15, deadline=None)
+@given(**SEQUENCES)
+def test_any_sequence_leaves_the_rows_of_a_dict(
+    steps: list[tuple[str, Any]], options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    check_sequence(steps, options, tmp_path_factory.mktemp("random"))
+
+
+def rows_in(values: dict[int, Any]) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64()), "v": pa.array(values.values(), pa.int64())})
+
+
+def check_sequence(steps: list[tuple[str, Any]], options: dict[str, Any], folder: Path) -> None:
+    project = project_in(folder, **options)
     expected: dict[int, Any] = {-1: 0}
     project.upsert(NAME, [{"id": -1, "v": 0}], batch_id="first")
     for what, rows in steps:
         if what == "upsert":
             expected |= rows
-            table = pa.table({"id": pa.array(rows, pa.int64()), "v": pa.array(rows.values(), pa.int64())})
-            project.upsert(NAME, table)
+            project.upsert(NAME, rows_in(rows))
+        elif what in {"replace", "replace values"}:
+            where = "id between 4 and 9" if what == "replace" else "v >= 50"
+            kept = {k: v for k, v in expected.items() if (not 4 <= k <= 9 if what == "replace" else (v or 0) < 50)}
+            before, expected = expected, kept | rows
+            events = project.replace(NAME, rows_in(rows), where=where).events
+            same = object()
+            changed = [k for k in before.keys() | rows.keys() if before.get(k, same) != expected.get(k, same)]
+            assert events.total() == len(changed), (before, rows)
         elif what == "delete":
             expected = {key: value for key, value in expected.items() if key not in rows}
             project.delete(NAME, pa.table({"id": pa.array(rows, pa.int64())}))
         elif what == "again":
             assert project.upsert(NAME, [{"id": -1, "v": 1}], batch_id="first").status == "nothing new"
+        elif what == "ingest":
+            assert run_once(project.config, tables=[NAME]).found_nothing_new
         else:
-            compact(find_table(open_catalog(project.config), NAME), EVERYTHING)
-        assert {row["id"]: row["v"] for row in rows_of(project)} == expected
+            table = find_table(open_catalog(project.config), NAME)
+            assert table is not None
+            convert(table) if what == "convert" else compact(table, EVERYTHING)
+        assert {r["id"]: r["v"] for r in rows_of(project) if not r.get("_deleted")} == expected
+
+
+def test_rows_that_a_replacement_takes_from_outside_of_its_condition_are_updated(project: Project) -> None:
+    day, other = dt.date(2026, 11, 28), dt.date(2026, 11, 27)
+    rows = [{"id": n, "day": day if n < 3 else other, "place": {"city": "Oslo"}} for n in range(4)]
+    project.upsert(NAME, rows)
+    moved = [{**rows[3], "day": day}, rows[0]]
+    report = project.replace(NAME, moved, where="day = date '2026-11-28' and place.city = 'Oslo'", batch_id="1")
+    assert dict(report.events) == {"u": 1, "d": 2}
+    assert rows_of(project) == [rows[0], moved[0]]
+    again = project.replace(NAME, rows[:1], where=col("day") == day, batch_id="1")
+    assert (again.status, rows_of(project)) == ("nothing new", [rows[0], moved[0]])
+    log = project.table("change_log.shop_orders").scan().where("op = 'd'").to_table()
+    assert sorted(row["id"] for row in log["before"].to_pylist()) == [1, 2]
+
+
+NOT_REPLACED = {
+    "outside": (
+        [{"id": 9, "amount": 0.5, "name": "x"}],
+        "amount > 1",
+        SourceError,
+        r"1 rows .* not match amount > 1, such as id = 9",
+    ),
+    "unknown": ([{"id": 9, "amount": None, "name": "x"}], "amount > 1", SourceError, "such as id = 9: leave"),
+    "twice": ([{"id": 9, "amount": 2.0, "name": "x"}] * 2, "amount > 1", SourceError, "more than once"),
+    "a column": (ROWS, "cost > 1", PredicateError, "no column .cost"),
+    "no filter": (ROWS, "amount >", PredicateError, "amount"),
+    "a failure": (ROWS, "1 / (id - 1) > 0", EvaluationError, "zero"),
+}
+
+
+@pytest.mark.parametrize("why", NOT_REPLACED)
+def test_a_replacement_that_is_refused_writes_nothing(project: Project, why: str) -> None:
+    project.upsert(NAME, ROWS)
+    before = snapshots(project)
+    data, where, error, message = NOT_REPLACED[why]
+    with pytest.raises(error, match=message):
+        project.replace(NAME, data, where=where)
+    assert snapshots(project) == before
+
+
+def test_a_replacement_larger_than_memory(tmp_path: Path) -> None:
+    project = project_in(tmp_path, memory_limit_bytes="1 MiB")
+    ids = np.random.default_rng(1).permutation(60_000)
+    table = pa.table({"id": ids, "text": [f"{n:0100d}" for n in ids.tolist()]})
+    assert project.replace(NAME, table, where="true").events == {"u": 60_000}
+    changed = table.set_column(1, "text", pc.if_else(pc.equal(table["id"], 7), "seven", table["text"]))
+    report = project.replace(NAME, changed.filter(pc.not_equal(table["id"], 8)), where="id >= 0")
+    assert (dict(report.events), report.log_commits, report.mirror_commits) == ({"u": 1, "d": 1}, 1, 1)
+    assert project.scan(NAME).count() == 59_999
+
+
+def test_rows_are_appended_to_a_table_without_a_key(project: Project, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has a key, so rows are upserted: call upsert"):
+        project.append(NAME, ROWS)
+    keyless = project_in(tmp_path / "keyless", key=[], identity="full")
+    for _ in range(2):
+        keyless.append(NAME, [{"a": 1, "b": None}, {"a": 1, "b": None}], batch_id="1")
+    keyless.append(NAME, [{"a": 2, "b": "x"}])
+    assert rows_of(keyless, "a") == [{"a": 1, "b": None}] * 2 + [{"a": 2, "b": "x"}]
 
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from nevermore.assets.project import Project as DagsterProject
+from nevermore.assets.project import NevermoreResource as DagsterProject
 from nevermore.assets.project import mirror_key
 from nevermore.checks.asset_checks import mirror_asset_checks
 from nevermore.checks.configured import DEBT
@@ -20,7 +20,6 @@ from nevermore.pipelines.maintain import compact as compaction
 from nevermore.pipelines.maintain import debt as module
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.maintain.debt import debt_of, debts_of_all
-from nevermore.pipelines.maintain.retention import expire_all
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
 from tests.pipelines.project import Project, event, product
 
@@ -63,9 +62,6 @@ def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> 
     assert debt.delete_files == int(summary["total-delete-files"])
     assert debt.delete_rows == int(summary["total-equality-deletes"])
     assert debt.manifests == len(table.current_snapshot().manifests(table.io))
-    assert debt.oldest_delete is not None
-    stamps = [s.timestamp_ms for s in table.metadata.snapshots]
-    assert debt.oldest_delete.timestamp() * 1000 in stamps[:3]
     assert 0 < debt.share < 1
     assert debt.saved_seconds == pytest.approx(debt.lost_seconds)
     done = compact(table, CompactSettings.of(table, config))
@@ -76,48 +72,8 @@ def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> 
         debt.dead_rows,
     )
     after = debt_of(table, config)
-    assert (after.data_files, after.dead_rows, after.delete_files, after.oldest_delete) == (1, 0, 0, None)
+    assert (after.data_files, after.dead_rows, after.delete_files) == (1, 0, 0)
     assert (after.lost_seconds, after.share, after.compact_files, after.is_too_much) == (0, 0, 0, False)
-    (before_expiry,) = debts_of_all(catalog, config)
-    assert before_expiry.expiry is not None
-    (expired,) = [one for one in expire_all(catalog, config) if one.table == NAME]
-    assert (len(expired.expired), expired.deleted_bytes) == (
-        len(before_expiry.expiry.expired),
-        before_expiry.expiry.deleted_bytes,
-    )
-    assert len(expired.expired) > 0
-
-
-def test_growth_is_charted_and_goes_back_when_the_table_is_compacted(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = config_of(project, max_debt=0.2)
-    at_first = debt_of(table_of(config), config).growth
-    assert (len(at_first.at), at_first.per_day) == (10, None)
-    assert not any("each day" in line for line in at_first.lines)
-    monkeypatch.setattr(module, "MIN_GROWTH_DAYS", 1e-9)
-    growth = debt_of(table_of(config), config).growth
-    assert len(growth.at) == len(growth.chart) == 10
-    assert growth.chart[0] == "▁"
-    assert growth.chart[-1] == "█"
-    assert list(growth.lost_seconds) == sorted(growth.lost_seconds)
-    assert growth.per_day is not None
-    assert growth.days_left is not None
-    left = growth.days_left * growth.per_day
-    assert left == pytest.approx(max(0.0, compaction.MIN_NOTICED_SECONDS - growth.lost_seconds[-1]), abs=0.001)
-    assert any("s more with each day" in line for line in growth.lines)
-    compact(table_of(config), CompactSettings())
-    after = debt_of(table_of(config), config).growth
-    assert (len(after.at), after.lost_seconds[-1], after.per_day) == (11, 0.0, None)
-    assert not list(module.Growth().lines)
-    assert module.Growth().chart == ""
-
-
-def test_many_snapshots_make_a_chart_of_bounded_width() -> None:
-    lost = tuple(float(i % 97) for i in range(1_000))
-    chart = module.Growth(lost_seconds=lost).chart
-    assert len(chart) == module.MAX_CHART_POINTS
-    assert set(chart) <= set("▁▂▃▄▅▆▇█")
 
 
 @pytest.mark.parametrize(
@@ -156,22 +112,6 @@ def test_a_table_without_rows_has_none(project: Project) -> None:
     assert "nothing to compact" in "\n".join(debt.lines)
 
 
-def test_tables_that_are_not_compacted_say_so(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(project)
-    monkeypatch.setattr(module, "WRITTEN_VERSIONS", ())
-    debt = debt_of(table_of(config), config)
-    assert (debt.dead_rows, debt.compact_files, debt.dropped_deletes, debt.is_due) == (32, 0, 0, False)
-    assert "only tables of format versions 2 and 3 are compacted" in "\n".join(debt.lines)
-
-
-def test_files_that_may_not_be_deleted_do_not_expire(project: Project) -> None:
-    config = config_of(project)
-    with table_of(config).transaction() as change:
-        change.set_properties({"gc.enabled": "false"})
-    (debt,) = debts_of_all(open_catalog(config), config)
-    assert list(debt.lines)[-1].startswith("  expire      failed: shop.products has the property gc.enabled=false")
-
-
 @pytest.mark.parametrize(("max_debt", "passes"), [(0.01, False), (1, True)])
 def test_the_check_warns_above_the_threshold_of_the_config(
     max_debt: float, passes: object, project: Project, monkeypatch: pytest.MonkeyPatch
@@ -204,11 +144,9 @@ def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> No
     assert code in (0, None)
     assert "10, 10 of them small; 35 rows, 32 of them dead" in text
     assert "would rewrite 10 files" in text
-    assert "nothing to expire" in text
     code, text, _ = call(NAME, "--json")
     (document,) = json.loads(text)
     assert (document["dead_rows"], document["is_too_much"]) == (32, False)
-    assert document["expiry"]["expired"] == []
     code, _, errors = call("shop.product")
     assert code == 2
     assert NAME in errors
