@@ -361,19 +361,20 @@ def read_columns(config: TableConfig, columns: Iterable[str]) -> list[str]:
 def unfit_columns(
     config: TableConfig, columns: Mapping[str, str], key: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(`types` without which columns cannot identify rows, `rename` for columns whose names are reserved) of a database's table.
+    """(`types` without which columns cannot identify rows, `rename` for names that are reserved or differ by case only) of a table.
 
     Args:
         config: of the mirror.
         columns: types of the columns as the database names them.
         key: columns of the table's own key.
     """
-    read = read_columns(config, columns)
-    given = {*config.key} or {config.rename.get(column, column) for column in key}
-    identity = read if config.identity == "full" else [c for c in read if config.rename.get(c, c) in given]
+    names = {c: config.rename.get(c, c) for c in read_columns(config, columns)}
+    given = {*config.key} or {names.get(c, c) for c in key}
     typed = {*config.types, *config.cast}
-    types = {c: "string" for c in identity if c not in typed and _NO_KEY.fullmatch(columns[c])}
-    return types, {c: f"{c}_" for c in read if config.rename.get(c, c) in RESERVED_NAMES}
+    identity = [c for c in names if c not in typed and (config.identity == "full" or names[c] in given)]
+    lower = [name.lower() for name in names.values()]
+    taken = {c: f"{c}_" for i, c in enumerate(names) if lower[i] in {*RESERVED_NAMES, *lower[:i]}}
+    return {c: "string" for c in identity if _NO_KEY.fullmatch(columns[c])}, taken
 
 
 def partition_field(text: str) -> tuple[str, str]:

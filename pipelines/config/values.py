@@ -44,7 +44,6 @@ _MANAGED_PROPERTIES = frozenset({"format-version"})
 _CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
 _CRON_MAX = (59, 23, 31, 12, 7)
 """Minute, hour, day, month, day of the week."""
-_SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 def _seconds(value: Any) -> Any:
@@ -70,7 +69,7 @@ def _bytes(value: Any) -> Any:
     match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
     if match is None:
         raise ValueError(f"{value!r} is not a size; write a number of bytes, or text such as 512MiB, 2GiB")
-    return int(match[1]) * _SIZE_UNITS[match[2]]
+    return int(match[1]) * 1024 ** " kmg".index(match[2] or " ")
 
 
 def _day(value: Any) -> Any:
@@ -171,18 +170,9 @@ def _label_texts(value: Any) -> Any:
     """Values of tags are text, which YAML may read as booleans, numbers or dates; a list of tags has no values."""
     if isinstance(value, list | tuple):
         return {name: "" if isinstance(name, str) else name for name in value if isinstance(name, str)}
-    if not isinstance(value, Mapping):
-        return value
-    return {
-        k: ""
-        if v is None
-        else str(v).lower()
-        if isinstance(v, bool)
-        else str(v)
-        if isinstance(v, int | float | date)
-        else v
-        for k, v in value.items()
-    }
+    if isinstance(value, Mapping):
+        value = {k: "" if v is None else v for k, v in value.items()}
+    return _property_texts(value)
 
 
 def _labels(value: dict[str, str]) -> dict[str, str]:

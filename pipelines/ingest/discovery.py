@@ -131,8 +131,9 @@ def config_text(sources: Sequence[FoundSource]) -> str:
     ]
     for source in sources:
         lines += [f"# Before the first run: {_plain(step)}" for step in source.steps]
-    lines += ["catalog:", "  type: sql                              # sql | rest | hive | glue"]
     lines += [
+        "catalog:",
+        "  type: sql                              # sql | rest | hive | glue",
         "  uri: sqlite:///warehouse/catalog.db",
         "  warehouse: warehouse                   # a folder, or s3://bucket/prefix",
     ]
@@ -185,20 +186,24 @@ def _value(value: Any) -> str:
 
 
 def _with_distinct_names(sources: Sequence[FoundSource]) -> list[FoundSource]:
-    """The sources with a number after names that are taken, or have a change log that is."""
-    wanted = {change_log_name(table.name) for source in sources for table in source.tables}
+    """The sources with a number after names that are taken, also in another case, or have a change log that is."""
+    wanted = {_place(table.name) for source in sources for table in source.tables}
     seen: set[str] = set()
     result = []
     for source in sources:
         tables = []
         for table in source.tables:
             numbered = (f"{table.name}_{number}" for number in count(2))
-            free = (name for name in numbered if change_log_name(name) not in wanted | seen)
-            name = next(free) if change_log_name(table.name) in seen else table.name
-            seen.add(change_log_name(name))
-            tables.append(replace(table, name=name))
+            free = (name for name in numbered if _place(name) not in wanted | seen)
+            name = next(free) if _place(table.name) in seen else table.name
+            seen.add(_place(name))
+            tables.append(replace(_fit(table), name=name))
         result.append(replace(source, tables=tuple(tables)))
     return result
+
+
+def _place(name: str) -> str:
+    return change_log_name(name).lower()
 
 
 def _literal(name: str) -> str:
@@ -269,7 +274,6 @@ def _postgres(address: str) -> FoundSource:
                 "does not hold, such as NaN, go to quarantine. Without types it is text, which holds every value"
             )
             warnings.append(f"{column} is numeric without precision, {what}")
-        _make_fit(settings, table.columns, table.key, warnings)
         fact = partition_fact(table.columns, table.key, table.rows)
         found.append(
             FoundTable(name, settings, table.columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
@@ -322,7 +326,6 @@ def _mysql(address: str) -> FoundSource:
                 warnings.append(f"excluded, as the binary log has them in a form that cannot be read: {what}")
                 is_ready = is_ready and unreadable.keys().isdisjoint(described.key)
             columns = tuple((column.name, column.type) for column in described.columns)
-            _make_fit(settings, columns, described.key, warnings)
             fact = partition_fact(columns, described.key, rows.get(name, 0))
             facts += [fact] if fact else []
             found.append(
@@ -337,18 +340,18 @@ def _mysql(address: str) -> FoundSource:
     return FoundSource({"type": "mysql", "dsn": dsn}, tuple(found), tuple(steps))
 
 
-def _make_fit(
-    settings: dict[str, Any], columns: Sequence[tuple[str, str]], key: Sequence[str], warnings: list[str]
-) -> None:
-    """Add what the config of a database's table needs so that its columns can be in a mirror."""
-    types, names = unfit_columns(TableConfig.model_construct(**settings), dict(columns), key)
+def _fit(table: FoundTable) -> FoundTable:
+    """Add what the config of a table needs so that its columns can be in a mirror."""
+    settings, warnings, key = {**table.settings}, [*table.warnings], table.settings.get("key", ())
+    types, names = unfit_columns(TableConfig.model_construct(**settings), dict(table.columns), key)
     if types:
         settings["types"] = {**settings.get("types", {}), **types}
         warnings.append(f"{', '.join(types)}: text, as floats, lists and maps identify no rows")
     if names:
         settings["rename"] = names
-        warnings.append(f"{', '.join(names)}: renamed, as Iceberg reserves the name")
+        warnings.append(f"{', '.join(names)}: renamed, as Iceberg reserves the name, or another differs by case only")
         settings |= {"key": [names.get(column, column) for column in key]} if key else {}
+    return replace(table, settings=settings, warnings=(*warnings,))
 
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:
@@ -391,12 +394,13 @@ def _kafka(address: str, folder: Path) -> list[FoundSource]:
     base: dict[str, Any] = {"type": "kafka", "brokers": parts.netloc}
     if properties:
         base["properties"] = properties
+    of_registry = {"options": registry} if registry else {}
     topics = [unquote(t) for t in parts.path.strip("/").split(",") if t]
     topics = topics or _topics(base, folder)
     by_format: dict[str | None, list[tuple[str, tuple[FoundTable, ...]]]] = defaultdict(list)
     failures = []
     for topic in topics[:MAX_TABLES]:
-        settings = {**base, "topics": [topic], **({"options": registry} if registry else {})}
+        settings = {**base, "topics": [topic], **of_registry}
         try:
             kind, tables = _sampled(settings, folder, ("kafka", topic.rpartition(".")[2]), topic)
         except PipelineError as error:
@@ -405,7 +409,7 @@ def _kafka(address: str, folder: Path) -> list[FoundSource]:
         by_format[kind].append((topic, tables))
     found = [
         FoundSource(
-            {**base, "topics": [t for t, _ in entries], "format": kind, **({"options": registry} if registry else {})},
+            {**base, "topics": [t for t, _ in entries], "format": kind, **of_registry},
             tuple(table for _, tables in entries for table in tables),
             tuple(f"not included: {failure}" for failure in failures) if number == 0 else (),
         )
@@ -452,11 +456,8 @@ def _sampled(
     with closing(Readers()) as readers:
         config = _probe(settings, folder, catalog)
         (feed,) = feeds_of(config, [_PROBE], readers)
-        batches = feed.batches(None, feed.applied_lines([]), lambda *_: None)
-        batch = next((b for b in batches if b.raw.num_events), None)
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
+        with closing(feed.batches(None, feed.applied_lines([]), lambda *_: None)) as opened:  # type: ignore[type-var] # generators
+            batch = next((b for b in opened if b.raw.num_events), None)
     if batch is None:
         raise SourceError(f"{place}: there are no events yet, so their format is not known")
     kind = settings.get("format") or sniff(batch.raw)
@@ -543,10 +544,8 @@ def _files(address: str, folder: Path) -> list[FoundSource]:
     parts = urlsplit(address) if "://" in address and not address.startswith("file:") else None
     if not (parts.netloc if parts is not None else address.removeprefix("file://").strip()):
         raise ConfigError(f"--from {address!r}: name a folder, or a bucket as in s3://bucket/prefix")
-    options = _options(parts.query) if parts is not None else {}
-    catalog = (
-        {f"{parts.scheme.rstrip('a')}.{name}": value for name, value in options.items()} if parts is not None else {}
-    )
+    options = {} if parts is None else _options(parts.query)
+    catalog = {} if parts is None else {f"{parts.scheme.rstrip('a')}.{n}": value for n, value in options.items()}
     root = address if parts is None else urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
     root = root.removeprefix("file://").rstrip("/") or "/"
     local = None if parts is not None else Path(root).expanduser()
@@ -570,12 +569,11 @@ def _files(address: str, folder: Path) -> list[FoundSource]:
         except PipelineError as error:
             failures.append(f"{path}: {error}")
             continue
-        facts = tuple(replace(t, facts=(*t.facts, f"{counted(number, 'file')}")) for t in tables)
+        facts = tuple(replace(t, facts=(*t.facts, counted(number, "file"))) for t in tables)
         found.append(FoundSource({**settings, "format": kind}, facts, properties=catalog))
     if not found:
         raise SourceError("; ".join(failures))
-    notes = tuple(f"not included: {failure}" for failure in failures)
-    return [replace(found[0], steps=notes), *found[1:]]
+    return [replace(found[0], steps=tuple(f"not included: {failure}" for failure in failures)), *found[1:]]
 
 
 def _groups(root: str, catalog: Mapping[str, str], folder: Path) -> dict[tuple[str, str], int]:

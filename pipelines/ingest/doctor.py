@@ -6,7 +6,7 @@ Nothing is created, changed or acknowledged, but a file of a few bytes that is w
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +38,7 @@ class Examined:
 
     def as_dict(self) -> dict[str, str]:
         """As a JSON object."""
-        return {
-            "subject": self.subject,
-            "what": self.finding.what,
-            "status": self.finding.status,
-            "found": self.finding.found,
-        }
+        return {"subject": self.subject, **asdict(self.finding)}
 
 
 def examine(config: Config) -> Iterator[Examined]:
@@ -119,28 +114,32 @@ def _places_of_tables(config: Config, catalog: "Catalog | None") -> Finding:
 
 
 def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
-    source = feed.source
+    source, names = feed.source, [*feed.tables]
+
+    def wanted(source_tables: Sequence[str]) -> dict[str, TableConfig]:
+        """The tables of a database that the feed reads, and what it would read if it were there, with their settings."""
+        claims = feed.claims(source_tables, Decided(), []).claims
+        found = feed.found([name for name in source_tables if name not in claims.values()])
+        names.extend(found)
+        known = {claims.get(name, table.source_table or name): table for name, table in feed.tables.items()}
+        return known | {source: settings for settings, source in found.values()}
+
     if isinstance(source, PostgresSource):
         from nevermore.pipelines.sources.postgres.inspection import findings
 
-        was_read = any(position is not None for position in positions.values())
-        yield from findings(source, lambda names: _wanted(feed, names), was_read=was_read)
+        yield from findings(source, wanted, was_read=any(positions.values()))
     elif isinstance(source, MysqlSource):
         from nevermore.pipelines.sources.mysql import reader
 
-        yield from reader.findings(source, lambda names: _wanted(feed, names))
+        yield from reader.findings(source, wanted)
     elif isinstance(source, KafkaSource):
         yield from _topics(feed, positions)
     elif isinstance(source, FilesSource):
         yield from _files(feed)
-
-
-def _wanted(feed: Feed, source_tables: Sequence[str]) -> dict[str, TableConfig]:
-    """The tables of a database that the feed reads, and what it would read if it were there, with their settings."""
-    claims = feed.claims(source_tables, Decided(), []).claims
-    untaken = [name for name in source_tables if name not in claims.values()]
-    found = {source: settings for settings, source in feed.found(untaken).values()}
-    return {claims.get(name, table.source_table or name): table for name, table in feed.tables.items()} | found
+    places = [name.lower() for name in names]
+    if alike := [name for name in names if places.count(name.lower()) > 1]:
+        what = "differ by case only, which SQL and some catalogs do not tell apart: give their mirrors other names, with source_table"
+        yield Finding("names of tables", "warning", f"{', '.join(alike)} {what}")
 
 
 def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
@@ -165,8 +164,7 @@ def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
 
 def _first_events(feed: Feed, position: str | None) -> Finding:
     """Whether the first events that a run would read are of the format, with the schemas that they refer to."""
-    batches = feed.batches(position, feed.applied_lines([]), lambda *_: None)
-    with closing(batches) as opened:  # type: ignore[type-var] # generators
+    with closing(feed.batches(position, feed.applied_lines([]), lambda *_: None)) as opened:  # type: ignore[type-var] # generators
         batch = next((batch for batch in opened if batch.raw.num_events), None)
     if batch is None:
         return Finding("events", "ok", "only marks of transactions: there is no event yet")

@@ -53,11 +53,15 @@ Wanted = Callable[[Sequence[str]], Mapping[str, TableConfig]]
 
 
 def unfit(config: TableConfig, columns: Mapping[str, str], key: Collection[str]) -> str | None:
-    """What the config of a table lacks for its columns; None if it lacks nothing."""
+    """What the config of a table lacks for its columns; None if it lacks nothing. Other engines do not tell `v` from `V`."""
     types, names = unfit_columns(config, columns, key)
     if types:
         return f"floats, lists and maps identify no rows: add types: {json.dumps(types)} to the config, which makes them text"
-    return f"Iceberg reserves these names: add rename: {json.dumps(names)} to the config" if names else None
+    return (
+        f"names that Iceberg reserves or that differ by case only: add rename: {json.dumps(names)} to the config"
+        if names
+        else None
+    )
 
 
 CLOCK_SECONDS = 5.0
