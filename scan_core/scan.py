@@ -671,12 +671,14 @@ class Scan(ScanRequest):
 
             splits = _local_splits(plan)
             try:
-                if self.row_limit is not None and self.row_limit <= self.options.batch_rows:
-                    # probably the first split has enough rows: it is read alone, nothing ahead, in small pieces
-                    few = replace(plan.context, options=replace(self.options, read_ahead_bytes=0), wants_few=True)
-                    first = [replace(split, context=few) for split in splits[:1]]
-                    splits = splits[1:]
-                    yield from run(first, FilesAhead(few.options, running))
+                options = self.options
+                if options.wants_few or (self.row_limit is not None and self.row_limit <= options.batch_rows):
+                    # probably the first split has enough rows
+                    few = replace(options, read_ahead_bytes=0, wants_few=True)
+                    first = [replace(split, context=replace(plan.context, options=few)) for split in splits[:1]]
+                    rest = replace(plan.context, options=replace(options, wants_few=False))
+                    splits = [replace(split, context=rest) for split in splits[1:]]
+                    yield from run(first, FilesAhead(few, running))
                 yield from run(splits, ahead)
             finally:
                 running.stop()  # deletes that are loaded ahead, and that nobody asks for any more, need not be completed

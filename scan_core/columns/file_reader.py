@@ -166,14 +166,11 @@ class DecodingLimits:
 class MemoryBudget:
     """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead.
 
-    `wants_few` makes pieces small, for a reader that will probably stop after the first rows.
-
     `limits` apply to data decoded without a size known from earlier pieces.
     """
 
-    def __init__(self, options: ScanOptions, reserved_bytes: int = 0, *, wants_few: bool = False) -> None:
+    def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
         self._options = options
-        self._wants_few = wants_few
         self._reserved_bytes = reserved_bytes
         self._growth = 1.0
         self._row_bytes = 0.0
@@ -192,14 +189,14 @@ class MemoryBudget:
 
     def pieces(self, num_rows: int, stated_bytes: int) -> list[range]:
         """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
-        most = min(self._bytes, _FEW_BYTES) if self._wants_few else self._bytes
+        most = min(self._bytes, _FEW_BYTES) if self._options.wants_few else self._bytes
         count = max(1, min(int(-(-stated_bytes * self._growth // most)), num_rows // _MIN_ROWS))
         size = -(-num_rows // count)
         return [range(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
     def fits(self, stated_bytes: int) -> bool:
         """Whether columns stated to have so many bytes are one piece however much earlier ones grew."""
-        return not self._wants_few and stated_bytes * max(self._growth, _USUAL_GROWTH) <= self._bytes
+        return not self._options.wants_few and stated_bytes * max(self._growth, _USUAL_GROWTH) <= self._bytes
 
     def is_exceeded(self, num_bytes: int) -> bool:
         """Whether decoded columns of this size are more than a piece may hold."""

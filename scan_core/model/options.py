@@ -68,6 +68,8 @@ class ScanOptions:
         keep_order: return batches in the order of the plan; if off, as they are read, so that no worker waits for another.
         verify_checksums: compare data pages with their checksums, where a file has them; those of delete files are always
             compared.
+        wants_few: expect that only the first rows will be taken, as with a limit: the first split is read alone, nothing
+            ahead, in small pieces.
         trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
         record_filters: remember in the user's cache folder which columns have filters that remove rows only after their values
@@ -84,6 +86,7 @@ class ScanOptions:
     index_folder: str | None = None
     keep_order: bool = True
     verify_checksums: bool = True
+    wants_few: bool = False
     trust_record_counts: bool = False
     case_sensitive: bool = True
     record_filters: bool = True

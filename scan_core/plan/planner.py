@@ -141,7 +141,7 @@ _UNKNOWN_ENTRIES = 10_000
 """Of a manifest of which the list does not tell: what fits into 8 MB."""
 _MOST_WORKERS = 4
 """Of each manifest a third of the work is not in compiled code."""
-PRUNED_EARLY_FROM = 50_000
+PRUNED_EARLY_FROM = 2_000
 """Delete files that are compared with the scan before they become objects; fewer cost little."""
 
 

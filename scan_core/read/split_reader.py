@@ -201,7 +201,7 @@ def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
     metrics.splits_read += 1
     with ExitStack() as stack:
         known = stack.enter_context(FilesAhead(context.options)) if ahead is None else ahead
-        budget = MemoryBudget(context.options, known.reserved_bytes(split), wants_few=context.wants_few)
+        budget = MemoryBudget(context.options, known.reserved_bytes(split))
         adaptivity = Adaptivity.of(context)
         following: Sequence[FileScanTask | None] = [*tasks[1:], None]
         for task, upcoming in zip(tasks, following, strict=False):  # a split may have no tasks

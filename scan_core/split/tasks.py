@@ -57,7 +57,6 @@ class ScanContext:
         sample: which rows to look at; None for all.
         runtime_filters: keys that rows must have, in addition to the predicate.
         parts: columns of the result that are parts of lists and maps, such as `m['k']`: what they are, by field id.
-        wants_few: the first rows will probably do: they are decoded a few pages at a time.
     """
 
     table: str
@@ -71,7 +70,6 @@ class ScanContext:
     sample: RowSample | None = None
     runtime_filters: tuple["RuntimeFilter", ...] = ()
     parts: Mapping[int, "BoundExpr"] = field(default_factory=dict)
-    wants_few: bool = False
 
 
 @dataclass(frozen=True)

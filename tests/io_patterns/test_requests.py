@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -235,6 +236,11 @@ def test_a_limit_reads_no_more_than_the_first_pages(
         assert few.to_table().to_batches() == [expected]
         assert recorded.recorder.num_bytes(".parquet") < size / 10
         assert few.metrics.bytes_read < size / 10
+        recorded.recorder.clear()
+        connection = duckdb.connect()
+        scan.with_options(ScanOptions(parallelism=2, wants_few=True)).to_duckdb("t", connection)
+        assert len(connection.execute("select * from t limit 5").fetchall()) == 5
+        assert recorded.recorder.num_bytes(".parquet") < size / 4
 
 
 def test_where_nothing_survives_no_payload_is_read(recorded: Recorded) -> None:
