@@ -46,8 +46,11 @@ def conform(rows: pa.Table, schema: Schema) -> pa.Table:
         if f.name not in given:
             arrays.append(pa.chunked_array([pa.nulls(rows.num_rows, target.type)]))
         else:
-            chunks = [_shaped(chunk, f.type, f.name) for chunk in rows.column(f.name).chunks]
-            arrays.append(pa.chunked_array([_relabelled(c, target.type) for c in chunks], target.type))
+            try:
+                arrays.append(rows.column(f.name).cast(target.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                given_type = rows.schema.field(f.name).type
+                raise SchemaConflictError(f"column {f.name!r}: {given_type} does not fit {f.type}: {error}") from error
         if f.required and arrays[-1].null_count:
             raise SchemaConflictError(f"column {f.name!r} is required, but a row has NULL in it")
     return pa.table(arrays, schema=wanted)
@@ -74,11 +77,7 @@ def without_extensions(rows: pa.Table) -> pa.Table:
     wanted = pa.schema([f.with_type(_with_leaves(f.type, storage_of)) for f in rows.schema])
     if wanted.equals(rows.schema):
         return rows
-    columns = [
-        pa.chunked_array([_relabelled(chunk, f.type) for chunk in column.chunks], f.type)
-        for column, f in zip(rows.columns, wanted, strict=True)
-    ]
-    return pa.table(columns, schema=wanted)
+    return rows.cast(wanted)
 
 
 def times_as_text(rows: pa.Table) -> pa.Table:
@@ -130,85 +129,6 @@ def _parquet_type(kind: Type) -> pa.DataType:
             return pa.uuid()  # Parquet's logical type, which Java expects
         case PrimitiveType():
             return arrow_type(kind)
-
-
-def _shaped(array: pa.Array, kind: Type, path: str) -> pa.Array:
-    """Convert `array` to the engine's Arrow type of `kind`, with struct members matched by name."""
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    wanted = arrow_type(kind)
-    if array.type.equals(wanted):
-        return array
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), wanted)
-    match kind:
-        case StructType(members) if pa.types.is_struct(array.type):
-            return _shaped_struct(array, members, path)
-        case ListType(element) if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-            values = _shaped(array.flatten(), element.type, f"{path}.element")
-            return pa.ListArray.from_arrays(_dense_offsets(array), values, type=wanted, mask=array.is_null())
-        case MapType(key, value) if pa.types.is_map(array.type):
-            offsets, keys, items = _entries(array)
-            keys = _shaped(keys, key.type, f"{path}.key")
-            items = _shaped(items, value.type, f"{path}.value")
-            return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=array.is_null())
-        case PrimitiveType():
-            try:
-                return array.cast(wanted)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise SchemaConflictError(f"column {path!r}: {array.type} does not fit {kind}: {error}") from error
-        case _:
-            raise SchemaConflictError(f"column {path!r}: {array.type} is not {kind}")
-
-
-def _shaped_struct(array: pa.StructArray, members: tuple[NestedField, ...], path: str) -> pa.StructArray:
-    given: Mapping[str, int] = {array.type.field(i).name: i for i in range(array.type.num_fields)}
-    children = [
-        _shaped(array.field(given[m.name]), m.type, f"{path}.{m.name}")
-        if m.name in given
-        else pa.nulls(len(array), arrow_type(m.type))
-        for m in members
-    ]
-    fields = [pa.field(m.name, arrow_type(m.type), nullable=not m.required) for m in members]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-
-
-def _dense_offsets(array: pa.ListArray | pa.MapArray) -> pa.Array:
-    """Offsets from zero into the values of lists or the entries of maps, without those under NULL."""
-    lengths = np.diff(array.offsets.to_numpy()) * array.is_valid().to_numpy(zero_copy_only=False)
-    return pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-
-
-def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same buffers under a type that differs only in field names, metadata and the uuid extension."""
-    if array.type.equals(target, check_metadata=True):
-        return array
-    if isinstance(target, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(target, array)
-    if isinstance(array, pa.ExtensionArray):
-        return array.storage
-    if pa.types.is_struct(target):
-        children = [_relabelled(array.field(i), target.field(i).type) for i in range(target.num_fields)]
-        fields = [target.field(i) for i in range(target.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-    if pa.types.is_map(target):
-        offsets, keys, items = _entries(array)
-        keys, items = _relabelled(keys, target.key_type), _relabelled(items, target.item_type)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
-    if pa.types.is_list(target):
-        values = _relabelled(array.flatten(), target.value_type)
-        return pa.ListArray.from_arrays(_dense_offsets(array), values, type=target, mask=array.is_null())
-    return array
-
-
-def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Offsets from zero, keys and items of these maps alone: those of a slice of maps, or of NULL, hold others, too."""
-    offsets = _dense_offsets(maps)
-    held = maps.filter(maps.is_valid()) if maps.null_count else maps
-    first = held.offsets[0].as_py() if len(held) else 0
-    return offsets, held.keys.slice(first, offsets[-1].as_py()), held.items.slice(first, offsets[-1].as_py())
 
 
 def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
