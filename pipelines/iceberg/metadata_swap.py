@@ -1,16 +1,13 @@
 """Commits to tables of SQL catalogs: what the server of a REST catalog does with requirements and updates.
 
-It edits the JSON of the metadata, so the cost hardly grows with the number of snapshots, and swaps the catalog's pointer if it
-still is the one that was read.
+It edits the JSON of the metadata, so that nothing in it is lost, and swaps the catalog's pointer if it still is the one that
+was read.
 """
 
 import gzip
-import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -88,28 +85,9 @@ DEFAULT_PREVIOUS_VERSIONS = 100
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 COMPRESSION = "write.metadata.compression-codec"
 SUFFIX = ".metadata.json"
-CACHED_DOCUMENTS = 64
-"""Documents kept in memory: a process writes two tables per mirror, and a thousand snapshots are a megabyte."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """Metadata as JSON: snapshots by id as text, everything else as objects."""
-
-    rest: Mapping[str, Any]
-    snapshots: Mapping[int, bytes]
-
-    def text(self) -> bytes:
-        """The whole document, joined once, since it may be a megabyte."""
-        head = orjson.dumps({**self.rest, "snapshots": []}).removesuffix(b"]}")
-        return b"".join((head, b",".join(self.snapshots.values()), b"]}"))
-
-
-_documents: OrderedDict[str, _Document] = OrderedDict()
-_lock = threading.Lock()
-"""Protects the documents: several threads commit tables."""
-
-
+Document = Mapping[str, Any]
+"""Metadata of a table, as its JSON."""
 Update = Mapping[str, Any]
 """A requirement or an update, in the form of the REST catalog specification."""
 ATTEMPTS = 10
@@ -136,15 +114,15 @@ def commit_to_database(
 
     name = ".".join(table.name())
     base: str | None = table.metadata_location
-    built_upon: _Document | None = None
+    built_upon: Document | None = None
     for _ in range(ATTEMPTS):
         if base is None:
             raise CommitConflictError(f"another writer changed {name}: it was dropped")
-        document = _document(base, storage)
-        if built_upon and _foundations(built_upon.rest, updates) != _foundations(document.rest, updates):
+        document: Document = orjson.loads(decompress_document(storage.read(base), base))
+        if built_upon and _foundations(built_upon, updates) != _foundations(document, updates):
             break
         built_upon = document
-        _check(requirements, document.rest, name)
+        _check(requirements, document, name)
         changed = _changed(document, updates, base)
         file, content = metadata_file(f"{next_version(base):05d}-{uuid.uuid4()}", changed)
         location = f"{folder}/{file}"
@@ -155,9 +133,8 @@ def commit_to_database(
             storage.remove([location])
             raise
         if is_swapped:
-            _remember(location, changed, base)
             _remove_old_metadata(document, changed, storage)
-            table.metadata = TableMetadataUtil.parse_raw(changed.text().decode())
+            table.metadata = TableMetadataUtil.parse_raw(orjson.dumps(changed).decode())
             table.metadata_location = location
             return
         storage.remove([location])
@@ -203,53 +180,32 @@ def _refs(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return refs
 
 
-def metadata_file(stem: str, document: _Document) -> tuple[str, bytes]:
+def metadata_file(stem: str, document: Document) -> tuple[str, bytes]:
     """Name and content of a metadata file, compressed if the properties of its table say so."""
-    codec = (document.rest.get("properties") or {}).get(COMPRESSION, "none")
+    codec = (document.get("properties") or {}).get(COMPRESSION, "none")
     if str(codec).lower() != "gzip":
-        return f"{stem}{SUFFIX}", document.text()
-    return f"{stem}.gz{SUFFIX}", gzip.compress(document.text())
+        return f"{stem}{SUFFIX}", orjson.dumps(document)
+    return f"{stem}.gz{SUFFIX}", gzip.compress(orjson.dumps(document))
 
 
-def _document(location: str, storage: Storage) -> _Document:
-    with _lock:
-        known = _documents.get(location)
-        if known is not None:
-            _documents.move_to_end(location)
-            return known
-    return _parsed(decompress_document(storage.read(location), location))
-
-
-def _parsed(text: bytes) -> _Document:
-    rest = orjson.loads(text)
-    snapshots = {s["snapshot-id"]: orjson.dumps(s) for s in rest.pop("snapshots", None) or []}
-    return _Document(rest, snapshots)
-
-
-def _remember(location: str, document: _Document, base: str) -> None:
-    with _lock:
-        _documents.pop(base, None)
-        _documents[location] = document
-        while len(_documents) > CACHED_DOCUMENTS:
-            _documents.popitem(last=False)
-
-
-def _changed(document: _Document, updates: Sequence[Update], base: str) -> _Document:
+def _changed(document: Document, updates: Sequence[Update], base: str) -> Document:
     """The metadata after updates; `document` is stored in the file `base`."""
-    rest, snapshots = dict(document.rest), dict(document.snapshots)
+    changed = dict(document)
     made = [update["snapshot"]["timestamp-ms"] for update in updates if update["action"] == "add-snapshot"]
     # never before the last commit, also if the clocks of writers differ: time travel searches by this
-    rest["last-updated-ms"] = max(*made, *([] if made else [time.time_ns() // 1_000_000]), rest["last-updated-ms"] + 1)
-    rest["metadata-log"] = _metadata_log(document.rest, base)
+    now = made or [time.time_ns() // 1_000_000]
+    changed["last-updated-ms"] = max(*now, document["last-updated-ms"] + 1)
+    changed["metadata-log"] = _metadata_log(document, base)
     for update in updates:
-        _apply(update, rest, snapshots)
-    return _Document(rest, snapshots)
+        _apply(update, changed)
+    return changed
 
 
-def _apply(update: Update, rest: dict[str, Any], snapshots: dict[int, bytes]) -> None:  # noqa: C901, PLR0912 - one branch per action
+def _apply(update: Update, rest: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - one branch per action
     match update:
         case {"action": "add-snapshot", "snapshot": snapshot}:
-            snapshots[snapshot["snapshot-id"]] = orjson.dumps({**snapshot, "timestamp-ms": rest["last-updated-ms"]})
+            added = {**snapshot, "timestamp-ms": rest["last-updated-ms"]}
+            rest["snapshots"] = [*(rest.get("snapshots") or []), added]
             rest["last-sequence-number"] = snapshot["sequence-number"]
             if "added-rows" in snapshot:
                 rest["next-row-id"] = snapshot["first-row-id"] + snapshot["added-rows"]
@@ -265,8 +221,7 @@ def _apply(update: Update, rest: dict[str, Any], snapshots: dict[int, bytes]) ->
         case {"action": "remove-snapshots", "snapshot-ids": removed}:
             if named := [ref for ref, facts in _refs(rest).items() if facts["snapshot-id"] in removed]:
                 raise CommitConflictError(f"another writer has set {', '.join(named)} to a snapshot that is removed")
-            for number in removed:
-                snapshots.pop(number, None)
+            rest["snapshots"] = [s for s in rest.get("snapshots") or [] if s["snapshot-id"] not in removed]
             # A history with a gap would be wrong, so it is kept only after the last removed snapshot.
             history = rest.get("snapshot-log") or []
             last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in removed), default=-1)
@@ -309,12 +264,12 @@ def _metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
     return [*(document.get("metadata-log") or []), newest][-kept:]
 
 
-def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) -> None:
-    if str((after.rest.get("properties") or {}).get(DELETE_OLD_METADATA, "false")).lower() != "true":
+def _remove_old_metadata(before: Document, after: Document, storage: Storage) -> None:
+    if str((after.get("properties") or {}).get(DELETE_OLD_METADATA, "false")).lower() != "true":
         return
-    kept = {entry["metadata-file"] for entry in after.rest["metadata-log"]}
+    kept = {entry["metadata-file"] for entry in after["metadata-log"]}
     storage.remove(
-        entry["metadata-file"] for entry in before.rest.get("metadata-log") or [] if entry["metadata-file"] not in kept
+        entry["metadata-file"] for entry in before.get("metadata-log") or [] if entry["metadata-file"] not in kept
     )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import orjson
+
 from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg import metadata_swap
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, IndexReport, build_indexes, new_statistics
@@ -41,7 +43,8 @@ class PathTarget(CatalogTarget):
         version = metadata_swap.next_version(base.metadata_path)
         # Other writers must find that this version exists, so it has the name that they give it.
         updates = new_statistics(base, entry, superseded)
-        document = metadata_swap._document(base.metadata_path, self.storage)
+        text = self.storage.read(base.metadata_path)
+        document = orjson.loads(metadata_swap.decompress_document(text, base.metadata_path))
         changed = metadata_swap._changed(document, updates, base.metadata_path)
         name, content = metadata_swap.metadata_file(f"v{version}", changed)
         path = base_path.with_name(name)
