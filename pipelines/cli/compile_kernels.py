@@ -15,7 +15,6 @@ MODULES = (
     "nevermore.pipelines.formats.mysql_json_kernels",
     "nevermore.pipelines.formats.mysql_kernels",
     "nevermore.pipelines.formats.pgoutput_kernels",
-    "nevermore.pipelines.mirrors.multiset",
     "nevermore.pipelines.sources.csv_file",
 )
 """Packages that declare kernels."""

@@ -4,21 +4,20 @@ A delete must reach every copy of its key. It is omitted only if manifests prove
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
-from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
-from nevermore.pipelines.iceberg.table_writer import write_deletes
+from nevermore.pipelines.iceberg.row_shape import distinct_rows
 from nevermore.pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
 from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, open_table
 from nevermore.scan_core.io import BoundedCache
@@ -186,40 +185,24 @@ def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> P
     return None if _is_affordable(delta.table, 0) else delta.unpartitioned_spec()
 
 
-def scope_again(
-    delta: RowDelta,
-    files: Sequence[WrittenFile],
-    since: int | None,
-    limit_bytes: int,
-) -> list[WrittenFile]:
-    """The files of a commit that is to follow commits which replaced files of the table, but changed no row.
-
-    If these moved rows to another partition spec, deletes that are limited to a partition may not reach them any more.
-    Such deletes are written again, from the keys in their files.
+def check_scopes(delta: RowDelta, files: Sequence[WrittenFile], since: int | None) -> None:
+    """Refuse deletes that do not reach their rows any more, now that other commits have replaced files of the table.
 
     Args:
         delta: the commit, with the table as it is now.
         files: what the commit was to add.
         since: the snapshot that `files` were written for.
-        limit_bytes: Arrow bytes of the keys that are looked up at a time.
+
+    Raises:
+        CommitConflictError: the deletes are limited to a partition, and rows moved to another partition spec.
     """
-    limited = [
-        file
+    is_limited = any(
+        file.content is FileContent.EQUALITY_DELETES and not delta.specs[file.spec_id].is_unpartitioned
         for file in files
-        if file.content is FileContent.EQUALITY_DELETES and not delta.specs[file.spec_id].is_unpartitioned
-    ]
-    if not limited or since is None or not _rows_moved(delta, since):
-        return list(files)
-    replaced = {file.path for file in limited}
-    found = [file for file in files if file.path not in replaced]
-    key_ids = limited[0].equality_ids
-    key_schema = delta.schema.select(key_ids)
-    live = live_keys(delta.table, delta.schema, key_schema.names)
-    for keys in _stored_keys(limited, delta, key_schema, limit_bytes):
-        for scoped in scope_deletes(delta, keys, live).deletes:
-            found += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
-    delta.discard(limited)
-    return found
+    )
+    if is_limited and since is not None and _rows_moved(delta, since):
+        name = ".".join(delta.table.name())
+        raise CommitConflictError(f"another writer moved rows of {name} to another partition spec")
 
 
 def _rows_moved(delta: RowDelta, since: int) -> bool:
@@ -242,19 +225,6 @@ def _rows_moved(delta: RowDelta, since: int) -> bool:
         for manifests in listed
     ]
     return len({spec_id for _, spec_id in files[0] ^ files[-1]}) > 1
-
-
-def _stored_keys(
-    files: Sequence[WrittenFile], delta: RowDelta, key_schema: Schema, limit_bytes: int
-) -> Iterator[pa.Table]:
-    """The distinct keys in delete files, as many at a time as fit into a limit."""
-    read: list[pa.Table] = []
-    for file in files:
-        with delta.storage.open_input(file.path) as source:
-            read.append(conform(pq.read_table(source, partitioning=None), key_schema))
-        if sum(keys.nbytes for keys in read) > limit_bytes or file is files[-1]:
-            yield distinct_rows(pa.concat_tables(read))
-            read = []
 
 
 def _is_of_key(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> bool:

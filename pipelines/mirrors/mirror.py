@@ -43,8 +43,8 @@ from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
 from nevermore.pipelines.mirrors.delete_scope import (
     LiveKeys,
+    check_scopes,
     live_keys,
-    scope_again,
     scope_deletes,
     scope_without_look,
 )
@@ -514,7 +514,6 @@ class _Content:
     def __init__(self, delta: RowDelta, work: BatchFiles, config: TableConfig) -> None:
         self._delta = delta
         self._work = work
-        self._config = config
         self._since = delta.base_snapshot_id
         self._keys: ResolvedKeys | None = None
         self.files = work.files
@@ -531,8 +530,7 @@ class _Content:
             self.files = (*rows, *vectors)
             return self.files, replaced
         if self._since != self._delta.base_snapshot_id:
-            limit = self._config.memory_limit_bytes // BATCH_SHARE
-            self.files = tuple(scope_again(self._delta, self.files, self._since, limit))
+            check_scopes(self._delta, self.files, self._since)
             self._since = self._delta.base_snapshot_id
         return self.files, everything if self._work.replaces_all else None
 

@@ -5,7 +5,7 @@ They complete columns that a source did not send (TOAST). If a row does not exis
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 SPEC_ID = "_spec_id"
 ROW_ID, _ = ROW_LINEAGE
-_LISTED_KEYS = 500
-"""Maximum keys listed in the scan's predicate; more become a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,8 @@ def find_rows(table: "CatalogTable", keys: pa.Table, columns: tuple[str, ...]) -
     """
     names = tuple(keys.column_names)
     scan = open_current(table).scan().select(*dict.fromkeys((*names, *columns)))
-    if names and all(_is_joined(keys.column(name)) for name in names):
-        scan = scan.semi_join(names, keys)
-    else:
-        for predicate in _predicates(keys):
-            scan = scan.where(predicate)
+    if joined := [name for name in names if _is_joined(keys.column(name))]:
+        scan = scan.semi_join(joined, keys.select(joined))
     wanted = KeySet([keys.column(n) for n in names])
     kept: list[pa.RecordBatch] = []
     positions: list[Positions] = []
@@ -93,35 +88,9 @@ def all_rows(table: "CatalogTable", columns: tuple[str, ...], *, any_at_all: boo
     return FoundRows(rows, np.zeros(rows.num_rows, np.int64))
 
 
-def _predicates(keys: pa.Table) -> list[Any]:
-    """Predicates that all wanted rows fulfil, for pruning: values or range of each key column without NULL."""
-    from nevermore.scan_core import col
-
-    predicates = []
-    for name in keys.column_names:
-        column = keys.column(name)
-        if column.null_count or not _is_literal(column.type):
-            continue
-        values = pc.unique(column)
-        try:
-            bounds = pc.min_max(column).as_py()
-        except OverflowError:  # dates beyond the years of Python, in which predicates are written
-            continue
-        if len(values) <= _LISTED_KEYS:
-            predicates.append(col(name).is_in(values.to_pylist()))
-        else:
-            predicates.append(col(name).between(bounds["min"], bounds["max"]))
-    return predicates
-
-
 def _is_joined(column: pa.ChunkedArray) -> bool:
     """Whether a scan finds the rows with these values itself: a semi join finds no NULL."""
     return not column.null_count and not pa.types.is_floating(column.type) and not pa.types.is_nested(column.type)
-
-
-def _is_literal(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_date(kind) or types.is_decimal(kind))
 
 
 MAX_SHOWN = 80

@@ -1,31 +1,27 @@
 """Tables without a key as multisets of rows: what changes add and remove, and which of these steps cancel each other.
 
 A removal by an old row that lacks columns removes the first row that agrees in the others. Which one that is depends on the
-steps before it, so these removals are one compiled loop.
+steps before it, so these removals are applied one by one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
 from nevermore.pipelines.changes.keys import encode_keys
 from nevermore.pipelines.iceberg.row_shape import single_array
-from nevermore.pipelines.jsonscan.value_kernels import require
 from nevermore.scan_core import Mask, Rows
-from nevermore.scan_core.native import kernel
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
 """Counts the live rows that equal each of these distinct rows."""
 FindLive = Callable[[pa.Table], pa.Table]
 """Finds all live rows that equal one of these distinct rows in all columns that it has."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,126 +168,57 @@ def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
     row_of = np.full(known.num_rows, -1, np.int64)
     row_of[exact] = rank[number]
     before = np.bincount(row_of[len(partial) :], minlength=len(order))
-    removals = _removals(known.slice(0, len(partial)), taken, distinct)
-    after, taken_rows = removals.walk(taken.signs, row_of[: len(partial)], before)
+    classes = _removals(known.slice(0, len(partial)), taken, distinct)
+    after, taken_rows = _walk_in_order(taken.signs, row_of[: len(partial)], before, *classes)
     num_missed = int((taken_rows < 0).sum())
     return _result(distinct, before, after, truncated=taken.after_truncate, num_missed=num_missed)
 
 
-@dataclass(slots=True)
-class Removals:
-    """Classes of rows that are equal in all columns of the old row of a removal, which removes one row of a class.
+def _walk_in_order(signs: Rows, rows: Rows, counts: Rows, class_of: Rows, members: Sequence[Rows]) -> tuple[Rows, Rows]:
+    """Apply additions and removals in order, one by one: old rows that lack columns are rare.
 
-    Attributes:
-        class_of: class from which each step removes a row, -1 if its row is complete.
-        members: rows of each class, in order.
+    Args:
+        signs: +1 or -1 for each step.
+        rows: the row that each step adds or removes; ignored if the old row lacks columns.
+        counts: number of copies of each row.
+        class_of: for a removal whose old row lacks columns, the class of rows of which it removes the first.
+        members: rows of each class, ascending.
+
+    Returns:
+        The numbers of copies afterwards, and the row that each step added or removed; -1 if a removal found none.
     """
-
-    class_of: Ints
-    members: list[Ints] = field(default_factory=list)
-    _sizes: list[Ints] = field(default_factory=list)
-    _num_classes: int = 0
-
-    def add(self, steps: Ints, wanted: Ints, rows: Ints) -> None:
-        """Add the classes of removals that lack the same columns.
-
-        Args:
-            steps: the removals.
-            wanted: codes of the values that their old rows have.
-            rows: codes of the values that all rows have in those columns.
-        """
-        asked, at = np.unique(wanted, return_inverse=True)
-        self.class_of[steps] = self._num_classes + at
-        place = np.minimum(np.searchsorted(asked, rows), len(asked) - 1)
-        chosen = np.flatnonzero(asked[place] == rows)
-        self.members.append(chosen[np.argsort(place[chosen], kind="stable")])
-        self._sizes.append(np.bincount(place[chosen], minlength=len(asked)))
-        self._num_classes += len(asked)
-
-    def walk(self, signs: Ints, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-        """Apply additions and removals in order.
-
-        Args:
-            signs: +1 or -1 for each step.
-            rows: the row that each step adds or removes; ignored if the old row lacks columns.
-            counts: number of copies of each row.
-
-        Returns:
-            The numbers of copies afterwards, and the row that each step added or removed; -1 if a removal found none.
-        """
-        members, sizes = np.concatenate(self.members), np.concatenate(self._sizes)
-        starts = np.r_[0, np.cumsum(sizes)]
-        of_row = np.argsort(members, kind="stable")
-        row_starts = np.searchsorted(members[of_row], np.arange(len(counts) + 1))
-        class_of_member = np.repeat(np.arange(len(sizes)), sizes)
-        after, first, taken = counts.astype(np.int64), starts[:-1].copy(), rows.astype(np.int64)
-        _remove_in_order(
-            signs, taken, after, self.class_of, members, starts, of_row, row_starts, class_of_member, first
-        )
-        return after, taken
+    after, found = counts.tolist(), rows.tolist()
+    heaps = [own.tolist() for own in members]
+    classes: list[list[int]] = [[] for _ in after]
+    for number, own_rows in enumerate(heaps):
+        for row in own_rows:
+            classes[row].append(number)
+    for step, (sign, own) in enumerate(zip(signs.tolist(), class_of.tolist(), strict=True)):
+        if own >= 0:
+            while heaps[own] and not after[heaps[own][0]]:
+                heappop(heaps[own])
+            found[step] = heaps[own][0] if heaps[own] else -1
+        elif sign < 0 and not after[found[step]]:
+            found[step] = -1
+        row = found[step]
+        if row < 0:
+            continue
+        after[row] += sign
+        if sign > 0 and after[row] == 1:
+            for number in classes[row]:
+                heappush(heaps[number], row)
+    return np.array(after, np.int64), np.array(found, np.int64)
 
 
-@kernel("i64[] i64[]= i64[]= i64[] i64[] i64[] i64[] i64[] i64[] i64[]=")
-def _remove_in_order(  # noqa: C901, PLR0912, PLR0917 - one compiled loop over arrays that are passed one by one
-    signs: Ints,
-    rows: Ints,
-    counts: Ints,
-    class_of: Ints,
-    members: Ints,
-    starts: Ints,
-    of_row: Ints,
-    row_starts: Ints,
-    class_of_member: Ints,
-    first: Ints,
-) -> None:
-    """Write into `rows` which row each step adds or removes; no row of a class exists before its `first`."""
-    num_rows, num_classes = len(counts), min(len(first), len(starts) - 1)
-    require(len(class_of) >= len(signs) and len(rows) >= len(signs) and len(row_starts) > num_rows)
-    for entry in row_starts:
-        require(0 <= entry <= len(of_row))
-    for member in of_row:
-        require(0 <= member < len(class_of_member))
-    for other in class_of_member:
-        require(0 <= other < num_classes)
-    for row in members:
-        require(0 <= row < num_rows)
-    for at in first:
-        require(at >= 0)
-    for end in starts:
-        require(end <= len(members))
-    for step in range(len(signs)):
-        own, row = class_of[step], rows[step]
-        require(own < num_classes and (0 <= row < num_rows or (own >= 0 and signs[step] <= 0)))
-        if signs[step] > 0:
-            counts[row] += 1
-            for entry in range(row_starts[row], row_starts[row + 1]):
-                member = of_row[entry]
-                other = class_of_member[member]
-                first[other] = min(first[other], member)
-        elif own < 0:
-            if counts[row] > 0:
-                counts[row] -= 1
-            else:
-                rows[step] = -1
-        else:
-            at, end = first[own], starts[own + 1]
-            while at < end and counts[members[at]] == 0:
-                at += 1
-            first[own] = at
-            rows[step] = members[at] if at < end else -1
-            if at < end:
-                counts[members[at]] -= 1
-
-
-def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:
-    """The distinct rows that each incomplete removal may remove."""
+def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> tuple[Rows, list[Rows]]:
+    """For each step the class of distinct rows that an incomplete removal may remove, -1 for others; and their members."""
     partial = np.flatnonzero(taken.is_partial)
     names = pc.unique(taken.lacking.flatten()).to_pylist()
     flat = np.asarray(pc.index_in(taken.lacking.flatten(), value_set=pa.array(names, pa.string()))).astype(np.int64)
     marks = np.zeros((len(taken.signs), len(names)), np.bool_)
     marks[np.asarray(pc.list_parent_indices(taken.lacking)), flat] = True
     sets, set_of = np.unique(marks[partial], axis=0, return_inverse=True)
-    found = Removals(np.full(len(taken.signs), -1, np.int64))
+    class_of, members = np.full(len(taken.signs), -1, np.int64), list[Rows]()
     for number, mask in enumerate(sets):
         own = partial[set_of.ravel() == number]
         lacking = {name for name, lacks in zip(names, mask, strict=True) if lacks}
@@ -300,8 +227,12 @@ def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:
             [distinct.select(carried), rows.select(carried).take(pa.array(own))], promote_options="permissive"
         )
         codes = encode_keys(both.columns)[0] if carried else np.zeros(distinct.num_rows + len(own), np.int64)
-        found.add(own, codes[distinct.num_rows :], codes[: distinct.num_rows])
-    return found
+        asked, at = np.unique(codes[distinct.num_rows :], return_inverse=True)
+        order = np.argsort(codes[: distinct.num_rows], kind="stable")
+        ends = (np.searchsorted(codes[order], asked, side=side) for side in ("left", "right"))
+        class_of[own] = len(members) + at
+        members += [order[first:last] for first, last in zip(*ends, strict=True)]
+    return class_of, members
 
 
 def _result(distinct: pa.Table, before: Rows, after: Rows, *, truncated: bool, num_missed: int) -> Recount:

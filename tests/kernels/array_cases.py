@@ -254,21 +254,6 @@ def split_records(random: Random) -> Arguments:
     return [fixed(data), ord(","), bool(random.integers(0, 2)), *found]
 
 
-def walk_removals(random: Random) -> Arguments:
-    num_rows, num_classes, steps = (int(n) for n in random.integers(1, 9, 3))
-    members = [np.flatnonzero(random.integers(0, 2, num_rows)) for _ in range(num_classes)]
-    sizes = np.array([len(m) for m in members])
-    joined, starts = np.concatenate(members), np.r_[0, np.cumsum(sizes)]
-    of_row = np.argsort(joined, kind="stable")
-    row_starts = np.searchsorted(joined[of_row], np.arange(num_rows + 1))
-    signs = random.choice([-1, 1], steps)
-    class_of = np.where(signs > 0, -1, random.integers(-1, num_classes, steps))
-    return [
-        signs, random.integers(0, num_rows, steps), random.integers(0, 3, num_rows), class_of, joined, starts, of_row,
-        row_starts, np.repeat(np.arange(num_classes), sizes), starts[:-1].copy(),
-    ]  # fmt: skip
-
-
 def replication_row(random: Random, columns: int) -> bytes:
     """A row of logical replication."""
     found = columns.to_bytes(2, "big")
@@ -576,7 +561,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.jsonscan.object_kernels.scan_members": scan_members,
     "nevermore.pipelines.jsonscan.text_kernels.gather_text": gather_text,
     "nevermore.pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
-    "nevermore.pipelines.mirrors.multiset._remove_in_order": walk_removals,
     "nevermore.pipelines.sources.csv_file.split_records": split_records,
 }
 """By kernel: how to make arguments."""
