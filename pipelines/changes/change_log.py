@@ -36,7 +36,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
 )
 from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, without
-from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
+from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_rows
 from nevermore.scan_core import Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 ORDINAL = "ordinal"
-_OPTIONS = WriterOptions(encode_numbers=True)
-"""A log is written once for each change and read in full: DELTA_BINARY_PACKED and BYTE_STREAM_SPLIT are smaller and faster."""
 _ANOTHER_KEY = (
     "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore ingest builds "
     "both again"
@@ -463,7 +461,7 @@ class ChangeLog:
         first = last = self.last_ordinal
         order = self.order_reached
         reload_from = self.reload_from
-        with RowDelta(table, _OPTIONS) as delta:
+        with RowDelta(table) as delta:
             if isinstance(changes, RemoteChanges):
                 self._evolve(delta, changes.schema.insert(0, pa.field(ORDINAL, pa.int64())))
                 files += changes.write_log(delta.target, delta.default_spec, last + 1)
@@ -515,7 +513,7 @@ class ChangeLog:
         table = self._moved_table(self.position)
         files: list[WrittenFile] = []
         last = self.last_ordinal
-        with RowDelta(table, _OPTIONS) as delta:
+        with RowDelta(table) as delta:
             delta.set_properties({LOADED: "true"})
             for number, batch in enumerate(batches):
                 changes = pa.concat_tables([truncate(batch), batch.table]) if number == 0 else batch.table

@@ -3,7 +3,7 @@
 A sample decides which columns get a dictionary. Rows come from `table_writer.py`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, log, log2
@@ -104,8 +104,6 @@ class WriterOptions:
         bloom_filters: write Bloom filters for key columns, of data files and of delete files.
         bloom_columns: other columns of data files that get Bloom filters, as far as they exist.
         sort_by: columns by which the rows of a data file are sorted.
-        encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
-            faster and smaller, but not every reader knows these encodings.
         sample_dictionaries: write no Parquet dictionary for columns whose values rarely repeat; otherwise every column
             tries one.
     """
@@ -117,7 +115,6 @@ class WriterOptions:
     bloom_filters: bool = False
     bloom_columns: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
-    encode_numbers: bool = False
     sample_dictionaries: bool = True
 
 
@@ -152,27 +149,6 @@ def delta_encoding(kind: PrimitiveType) -> str | None:
             return "DELTA_BYTE_ARRAY"
         case _:
             return None
-
-
-def number_encodings(schema: pa.Schema, dictionaries: Collection[str]) -> dict[str, str] | None:
-    """Encodings of the numbers that have no dictionary, by path; None if there are none."""
-    found = {path: e for f in schema for path, kind in _members(f.name, f.type) if (e := _number_encoding(kind))}
-    return {path: encoding for path, encoding in found.items() if path not in dictionaries} or None
-
-
-def _members(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Columns that are not inside a list or map."""
-    if not pa.types.is_struct(kind):
-        yield path, kind
-        return
-    for member in kind:
-        yield from _members(f"{path}.{member.name}", member.type)
-
-
-def _number_encoding(kind: pa.DataType) -> str | None:
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        return "DELTA_BINARY_PACKED"
-    return "BYTE_STREAM_SPLIT" if pa.types.is_floating(kind) else None
 
 
 def write_parquet(

@@ -30,7 +30,6 @@ from nevermore.pipelines.iceberg.parquet_output import (
     bloom_filters,
     delta_encoding,
     dictionary_columns,
-    number_encodings,
     write_parquet,
 )
 from nevermore.pipelines.iceberg.row_shape import (
@@ -224,16 +223,13 @@ def _write_data_file(
     keys = key_ids if target.options.bloom_filters else ()
     indexed = [f for f in target.schema.fields if f.field_id in keys or f.name in target.options.bloom_columns]
     dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
-    encodings = None
-    if target.options.encode_numbers and isinstance(dictionaries, list):
-        encodings = number_encodings(rows.schema, dictionaries)
     footer, size = write_parquet(
         rows,
         path,
         target.storage,
         target.options,
         use_dictionary=dictionaries,
-        column_encoding=encodings,
+        column_encoding=None,
         bloom_filter_options=bloom_filters(indexed, min(rows.num_rows, target.options.row_group_rows)),
     )
     nans = nan_counts(rows, target.schema)
