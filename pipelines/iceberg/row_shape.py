@@ -147,20 +147,10 @@ def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Sort the rows by these columns."""
     keys = without_extensions(rows.select(list(names)))
-    if keys.num_columns == 1 and _is_ascending(keys.column(0)):
-        return rows
     # Renamed, as Arrow treats a name that begins with a dot as a path.
     plain = keys.cast(pa.schema([pa.field(f.name, storage_of(f.type)) for f in keys.schema]))
     labels = [f"c{i}" for i in range(keys.num_columns)]
     return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
-
-
-def _is_ascending(column: pa.ChunkedArray) -> bool:
-    """Whether integers are already sorted, as ascending keys of a source are; False for all other types."""
-    if column.null_count or not pa.types.is_integer(column.type):
-        return False
-    values = column.to_numpy()
-    return bool((values[1:] >= values[:-1]).all())
 
 
 def storage_of(kind: pa.DataType) -> pa.DataType:
@@ -209,9 +199,7 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
     if not spec.fields:
         yield PartitionedRows((), "", rows)
         return
-    is_one = rows.num_rows > 0 and all(_has_one_time(rows, schema, f) for f in spec.fields)
-    sample = rows.slice(0, 1) if is_one else rows
-    columns = [_partition_column(sample, schema, f) for f in spec.fields]
+    columns = [_partition_column(rows, schema, f) for f in spec.fields]
     codes = _group(columns)
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0])
@@ -226,22 +214,6 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
             for f, c in zip(spec.fields, columns, strict=True)
         )
         yield PartitionedRows(values, "/".join(names), part)
-
-
-_OF_TIME = frozenset({"year", "month", "day", "hour"})
-
-
-def _has_one_time(rows: pa.Table, schema: Schema, field: PartitionField) -> bool:
-    """Whether all rows have the same year, month, day or hour, as the first and the last time show."""
-    kind = parse_transform(field.transform)
-    if kind.kind not in _OF_TIME:
-        return False
-    column, source_type = _source(rows, schema, field)
-    if column.null_count:
-        return False
-    ends = pc.min_max(column)
-    edges = kind.apply(pa.concat_arrays([pa.array([ends[n]], column.type) for n in ("min", "max")]), source_type)
-    return bool(edges[0] == edges[1])
 
 
 def _partition_column(rows: pa.Table, schema: Schema, field: PartitionField) -> pa.Array:
