@@ -531,44 +531,34 @@ class ResolvedKeys:
         self._delta = delta
         self._keys = keys
         self._options = options
-        self._plan: ScanPlan | None = None
+        self._is_first = True
         self._vectors: Mapping[str, WrittenFile] = {}
         self._written: list[WrittenFile] = []
 
     def resolve(self) -> tuple[list[WrittenFile], NamedFiles]:
         """The vectors that the commit adds, and the older ones that leave with it."""
-        delta, before = self._delta, self._plan
+        delta = self._delta
         table = _with_changes(open_table(delta.table), delta)
         uncommitted = [_uncommitted(file, table.metadata) for file in self._keys]
         # Rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27).
-        if before is not None:
+        if not self._is_first:
             uncommitted = [replace(file, spec_id=_everywhere(delta).spec_id, partition=()) for file in uncommitted]
+        self._is_first = False
         plan = table.scan().with_options(self._options).select().plan(uncommitted)
-        known = frozenset() if before is None else frozenset(map(_position_state, before.tasks))
-        tasks = list(plan.tasks)
-        kept = [task for task in tasks if task.data_file.path in self._vectors and _position_state(task) in known]
         new = {name_of(file) for file in uncommitted}
-        touched = [task for task in tasks if any(name_of(file) in new for file in _deletes_of(task))]
+        touched = [task for task in plan.tasks if any(name_of(file) in new for file in _deletes_of(task))]
         if touched:
             check_listed_once(".".join(delta.table.name()), plan)
-            unknown = [task for task in touched if not known or _position_state(task) not in known]
-            touched = list(_with_equality_deletes(unknown, new))
-        found = _written(touched, plan.context, delta, has_vectors=True)
-        self._written += found.values()
-        self._plan = plan
-        self._vectors = {**{task.data_file.path: self._vectors[task.data_file.path] for task in kept}, **found}
-        return [*self._vectors.values()], NamedFiles(frozenset(_superseded([*kept, *touched], self._vectors)))
+            touched = list(_with_equality_deletes(touched, new))
+        self._vectors = _written(touched, plan.context, delta, has_vectors=True)
+        self._written += self._vectors.values()
+        return [*self._vectors.values()], NamedFiles(frozenset(_superseded(touched, self._vectors)))
 
     def close(self) -> None:
         """Remove the keys, and the vectors that were resolved again."""
         used = {file.path for file in self._vectors.values()}
         left = {file.path for file in self._written} - used
         self._delta.storage.remove([*(file.path for file in self._keys), *left])
-
-
-def _position_state(task: FileScanTask) -> tuple[str, int, frozenset[FileName]]:
-    """A data file and the positions that are deleted in it: while these stay, so do the rows with a key."""
-    return *_identity(task.data_file), _positions_of(task)
 
 
 def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[FileName]) -> Iterator[FileScanTask]:
