@@ -14,7 +14,7 @@ from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import build
 from nevermore import scan_core
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import Shared, judge
+from nevermore.scan_core.expr.evaluate import judge
 from nevermore.scan_core.expr.nodes import BoundPredicate
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_schema
 
@@ -132,12 +132,11 @@ def numbers() -> None:
         3: pa.array(np.asarray(whole) * 86_400_000_000).cast(pa.timestamp("us")),
         4: whole.cast(pa.float64()),
     }
+    encoded = {field_id: column.dictionary_encode() for field_id, column in columns.items()}
     for text, kind in NUMBERS.items():
         conjuncts = bind(text, schema).conjuncts
         candidates: dict[str, Callable[[], Any]] = {
-            "once per value": lambda c=conjuncts: [
-                int(judge(x, columns, SCAN_ROWS, shared=Shared()).passed.sum()) for x in c
-            ],  # type: ignore[misc]
+            "once per value": lambda c=conjuncts: [int(judge(x, encoded, SCAN_ROWS).passed.sum()) for x in c],  # type: ignore[misc]
             "once per row": lambda c=conjuncts: [int(judge(x, columns, SCAN_ROWS).passed.sum()) for x in c],  # type: ignore[misc]
         }
         goal = Goal("once per value", "once per row", 0.5)

@@ -3,10 +3,9 @@
 Three-valued, as everywhere: a leaf is an expression over one indexed column, evaluated once per distinct value and once
 for NULL; AND, OR and NOT combine masks of rows.
 
-Filtering has two stages. Stage 1 prunes row positions before anything is decoded. A conjunct that only bitmaps and values
-together can answer, such as an OR across both, goes to stage 2 as a whole; there its answered parts are matched by row position
-first. The choice is made per file from what exists and what it costs: the union of very many bitmaps loses against the values.
-(Druid, "Two-stage filtering", https://github.com/apache/druid/issues/2742.)
+Conjuncts that bitmaps answer as a whole select rows by position before anything is decoded; all others, such as an OR across
+an indexed and another column, are evaluated on values. The choice is made per file from what exists and what it costs: the
+union of very many bitmaps loses against the values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,9 +52,9 @@ READ_COST, DECODE_COST, MAX_VALUE_COST = 50_000.0, 3.0, 5.0
 once per distinct value, and a column with an index has few of them."""
 MAX_ROWS = 1 << 25
 """Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
-MAX_OF_STAGE_1 = 0.1
-"""A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
-may have to run first, and does so faster on whole columns."""
+MAX_ANSWERED_SHARE = 0.1
+"""A conjunct that keeps a larger part of the rows is left to values if others are: a more selective one may have to run
+first, and does so faster on whole columns."""
 _FAR_APART = 5_000
 """Surviving rows at least this far apart are in different pages; the pages between them are not decoded."""
 
@@ -269,54 +268,46 @@ def _mask(chosen: Entries, bitmaps: tuple[RowPositions, ...], first_row: int, nu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stages:
-    """The conjuncts of a predicate in one data file, by index.
+class Answers:
+    """The conjuncts of a predicate in one data file that bitmaps answer, by index, cheapest first.
 
     Attributes:
-        answered: stage 1, cheapest first.
-        mixed: stage 2, for each conjunct the parts that bitmaps answer.
+        answered: what the bitmaps say.
         refused: why indexes are not used, one reason for each.
         declined: choices that would cost more than matching values.
     """
 
     answered: Mapping[int, Answer] = field(default_factory=dict)
-    mixed: Mapping[int, Mapping[BoundExpr, Answer]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     declined: tuple[Choice, ...] = ()
 
     @property
     def indexes_used(self) -> int:
         """How many columns are matched by their bitmaps."""
-        answers = [*self.answered.values(), *(a for parts in self.mixed.values() for a in parts.values())]
-        return len({leaf.choice.index.blob for answer in answers for leaf in leaves(answer)})
+        return len({leaf.choice.index.blob for answer in self.answered.values() for leaf in leaves(answer)})
 
 
-def split_stages(
+def answer_conjuncts(
     conjuncts: Sequence[BoundExpr], task: FileScanTask, context: ScanContext, metrics: ScanMetrics
-) -> Stages:
-    """Decide for one data file, and read the bitmaps that stage 1 and stage 2 need.
+) -> Answers:
+    """Decide for one data file, and read the bitmaps that are needed.
 
     Indexes that are damaged or gone are counted in `metrics` and ignored: they never make a scan fail.
     """
     if not task.bitmap_indexes or not context.options.switches.use_bitmap_indexes:
-        return Stages()
+        return Answers()
     chooser = _Chooser(task, context, metrics)
     answered: dict[int, Answer] = {}
-    mixed: dict[int, Mapping[BoundExpr, Answer]] = {}
     for index in sorted(range(len(conjuncts)), key=lambda i: chooser.guess(conjuncts[i])):
         answer = chooser.answer(conjuncts[index], nulls=False)
         if answer is not None:
             answered[index] = answer
             chooser.narrowed_by(answer)
     if len(answered) < len(conjuncts):
-        for index in [i for i, answer in answered.items() if most_rows(answer) > MAX_OF_STAGE_1 * chooser.num_rows]:
-            mixed[index] = {conjuncts[index]: answered.pop(index)}
-    for index, conjunct in enumerate(conjuncts):
-        if index not in answered and index not in mixed and (parts := chooser.parts(conjunct)):
-            mixed[index] = parts
-    stages = Stages(answered, mixed, tuple(chooser.refused), tuple(chooser.declined.values()))
-    metrics.bitmap_indexes_used += stages.indexes_used
-    return stages
+        answered = {i: a for i, a in answered.items() if most_rows(a) <= MAX_ANSWERED_SHARE * chooser.num_rows}
+    found = Answers(answered, tuple(chooser.refused), tuple(chooser.declined.values()))
+    metrics.bitmap_indexes_used += found.indexes_used
+    return found
 
 
 class _Chooser:
@@ -357,14 +348,6 @@ class _Chooser:
                 return None
             operands.append(answer)
         return combine(type(node).__name__.lower(), operands)
-
-    def parts(self, node: BoundExpr) -> dict[BoundExpr, Answer]:
-        """The largest operands of AND, OR and NOT that bitmaps answer; elsewhere values are needed, not truths."""
-        if (answer := self.answer(node, nulls=True)) is not None:
-            return {node: answer}
-        if not isinstance(node, And | Or | Not):
-            return {}
-        return {part: answer for operand in children(node) for part, answer in self.parts(operand).items()}
 
     def _leaf(self, node: BoundExpr, *, nulls: bool) -> Leaf | None:
         choice = self._choice(node)

@@ -39,7 +39,7 @@ from nevermore.scan_core.expr.evaluate import evaluation_error, judge
 from nevermore.scan_core.expr.literals import from_python
 from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.expr.normalize import conjuncts_of, normalize
-from nevermore.scan_core.expr.parse import point_at
+from nevermore.scan_core.expr.parse import IN_QUERIES, point_at
 from nevermore.scan_core.expr.parts import is_access
 from nevermore.scan_core.expr.rules import (
     DATE_PARTS,
@@ -50,7 +50,7 @@ from nevermore.scan_core.expr.rules import (
     same_type,
     subscript,
 )
-from nevermore.scan_core.expr.strings import like_parts, regex_matcher
+from nevermore.scan_core.expr.strings import like_parts, translated_regex
 from nevermore.scan_core.model.errors import ColumnNotFoundError, PredicateError
 from nevermore.scan_core.model.schema import (
     ListType,
@@ -361,8 +361,8 @@ class _Binder:
             return known
         if function is None:
             near = get_close_matches(operation.name, FUNCTIONS, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise self.refuse(operation, f"{operation.name}() is not supported in a filter{hint}")
+            hint = f"did you mean {', '.join(near)}?" if near else IN_QUERIES
+            raise self.refuse(operation, f"{operation.name}() is not supported in a filter; {hint}")
         if count < function.least or (function.most is not None and count > function.most):
             most = "or more" if function.most is None else f"to {function.most}"
             wanted = f"{function.least}" if function.most == function.least else f"{function.least} {most}"
@@ -425,7 +425,7 @@ class _Binder:
         if pattern is None:
             return Literal(None, BOOLEAN)
         try:
-            regex_matcher(pattern)
+            translated_regex(pattern)
         except ValueError as error:
             raise self.refuse(operation.arguments[1], str(error)) from error
         return Call("rlike", (operand, Literal(pattern, STRING)), BOOLEAN)

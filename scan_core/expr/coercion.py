@@ -3,6 +3,7 @@
 import decimal
 import re
 import struct
+import unicodedata
 from typing import Any
 
 from nevermore.scan_core.expr.bound import BoundExpr, Cast, Literal
@@ -154,13 +155,17 @@ def arithmetic_type(operator: str, left: Type, right: Type) -> Type:
             return adjusted_decimal(min(p1 - s1, p2 - s2) + scale, scale)
 
 
-INTEGER_TEXT = r"^\s*[+-]?\d+\s*$"
-FLOAT_TEXT = r"^\s*(?:[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?|[+-]?(?i:inf|infinity)|(?i:nan))\s*$"
-TRUE_TEXTS = frozenset({"t", "true", "y", "yes", "1"})
-FALSE_TEXTS = frozenset({"f", "false", "n", "no", "0"})
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_FLOAT = re.compile(
+    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?|[+-]?(?:inf|infinity)|nan", re.ASCII | re.IGNORECASE
+)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_DIGITS = {c: str(unicodedata.decimal(chr(c))) for c in range(128, 0x10000) if chr(c).isdecimal()}
+"""Decimal digits of all scripts, which Java's decimals know, but not its integers."""
+_TRUE_TEXTS = frozenset({"t", "true", "y", "yes", "1"})
+_FALSE_TEXTS = frozenset({"f", "false", "n", "no", "0"})
+_SPACES = "".join(map(chr, range(33))) + "\x7f"
 MICROSECONDS_PER_DAY = 86_400_000_000
-
-_INTEGER, _FLOAT = re.compile(INTEGER_TEXT), re.compile(FLOAT_TEXT)
 
 
 class ConversionError(ValueError):
@@ -200,7 +205,7 @@ def convert_constant(value: Any, source: Type, target: Type) -> Any:
     """
     if value is None or source == target:
         return value
-    converted = _from_text(value, target) if name_of(source) == "string" else _from_value(value, source, target)
+    converted = value_of_text(value, target) if name_of(source) == "string" else _from_value(value, source, target)
     if converted is None:
         raise ConversionError(f"{literal_text(value, source)} is not a valid {target}")
     return converted
@@ -214,30 +219,33 @@ def round_to_float(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _from_text(text: str, target: Type) -> Any:
+def value_of_text(text: str, target: Type) -> Any:
+    """The value that Spark reads from text in a cast; None if it has none."""
+    if name_of(target) == "binary":
+        return text.encode()
+    text = text.strip(_SPACES)
     match name_of(target):
         case "int" | "long" as name:
-            number = int(text) if _INTEGER.match(text) else None
             low, high = INT_RANGE if name == "int" else LONG_RANGE
+            # longer numbers than Python takes are out of range, too
+            number = int(text) if _INTEGER.fullmatch(text) and len(text.lstrip("+-0")) < 20 else None
             return number if number is not None and low <= number <= high else None
         case "float" | "double" as name:
-            if not _FLOAT.match(text):
+            if (found := _FLOAT.fullmatch(text)) is None:
                 return None
-            number_text = (
-                text.strip()
-                if text.strip()[-1:].lower() in "fy" and "inf" in text.lower()
-                else text.strip().rstrip("dDfF")
-            )
-            return round_to_float(float(number_text)) if name == "float" else float(number_text)
+            exact = float(found[1] or text)
+            return round_to_float(exact) if name == "float" else exact
+        case "decimal":
+            text = text.translate(_DIGITS)
+            try:
+                return decimal_constant(decimal.Decimal(text), target) if _DECIMAL.fullmatch(text) else None
+            except ArithmeticError:  # beyond what decimals hold
+                return None
         case "boolean":
-            folded = text.strip().lower()
-            return True if folded in TRUE_TEXTS else False if folded in FALSE_TEXTS else None
-        case "binary":
-            return text.encode()
-        case "date" | "time" | "uuid" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" as name:
+            folded = text.lower()
+            return True if folded in _TRUE_TEXTS else False if folded in _FALSE_TEXTS else None
+        case name:
             return parse_text(text, name)
-        case _:
-            return None
 
 
 def _from_value(value: Any, source: Type, target: Type) -> Any:  # one flat case per pair of types

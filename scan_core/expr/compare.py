@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.scan_core.expr.coercion import BYTES, FLOATING, decimal_of, name_of
+from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, decimal_of, name_of
 from nevermore.scan_core.expr.vectors import (
     SHORT_DECIMAL_DIGITS,
     Operand,
@@ -25,14 +25,13 @@ from nevermore.scan_core.expr.vectors import (
 )
 from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
 from nevermore.scan_core.model.statistics import unscaled_value
-from nevermore.scan_core.rows.buffers import Mask
+from nevermore.scan_core.rows.buffers import Mask, scalar
 
 _FEW_VALUES = 4
 """Up to here one comparison per value beats any look-up."""
 _DENSE_RANGE_PER_VALUE = 256
 _MAX_DENSE_RANGE = 1 << 22
-_BITMAP_SLOTS_PER_VALUE = 16
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_SLOTS_PER_VALUE = 16
 
 _OPERATORS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "=": (operator.eq, pc.equal),
@@ -122,73 +121,53 @@ def _may_hold_nan(side: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _NumberSet:
-    """Sorted distinct numbers, with a dense table or a hashed bitmap before them."""
+class _IntegerSet:
+    """Distinct integers with a table of flags: one for each integer between them, or one for their low bits."""
 
-    values: npt.NDArray[Any]
-    low: int
-    dense: Mask | None
-    bitmap: Mask | None
-    shift: np.uint64
+    values: npt.NDArray[np.int64]
+    flags: Mask
+    is_dense: bool
 
     def contains(self, probes: npt.NDArray[Any]) -> Mask:
         """Which probes are members."""
-        if len(self.values) <= _FEW_VALUES:
-            result = np.zeros(len(probes), dtype=np.bool_)
-            for value in self.values:
-                result |= probes == value
-            return result
-        if self.dense is not None:
-            offset = probes.astype(np.int64) - self.low if probes.dtype != np.int64 else probes - self.low
+        if self.is_dense:
             inside = (probes >= self.values[0]) & (probes <= self.values[-1])
-            return np.asarray(self.dense[np.where(inside, offset, 0)] & inside)
-        if self.bitmap is None:
-            return self._search(probes)
-        candidates = np.flatnonzero(self.bitmap[(probes.astype(np.int64).view(np.uint64) * _MULTIPLIER) >> self.shift])
+            return np.asarray(self.flags[np.where(inside, probes.astype(np.int64) - self.values[0], 0)] & inside)
         result = np.zeros(len(probes), dtype=np.bool_)
-        result[candidates] = self._search(probes[candidates])
+        candidates = np.flatnonzero(self.flags[probes & (len(self.flags) - 1)])
+        found = pa.array(probes[candidates].astype(np.int64))
+        result[candidates] = boolean_values(pc.is_in(found, value_set=pa.array(self.values)))
         return result
-
-    def _search(self, probes: npt.NDArray[Any]) -> Mask:
-        places = np.searchsorted(self.values, probes)
-        places[places == len(self.values)] = 0
-        return np.asarray(self.values[places] == probes)
 
 
 @lru_cache(maxsize=64)
-def _number_set(values: frozenset[Any], type_: Type) -> _NumberSet:
-    if name_of(type_) == "decimal":
-        stored = np.array([unscaled_value(v, decimal_of(type_)[1]) for v in values], dtype=np.int64)
-    else:
-        dtype = {"float": np.float32, "double": np.float64, "boolean": np.bool_}.get(name_of(type_), np.int64)
-        stored = np.array(list(values), dtype=dtype)
-    stored.sort()
-    dense = bitmap = None
-    shift = np.uint64(0)
-    if stored.dtype == np.int64 and len(stored) > _FEW_VALUES:
-        extent = int(stored[-1]) - int(stored[0]) + 1
-        if extent <= min(_DENSE_RANGE_PER_VALUE * len(stored), _MAX_DENSE_RANGE):
-            dense = np.zeros(extent, dtype=np.bool_)
-            dense[stored - stored[0]] = True
-        else:
-            log_slots = max(10, int(len(stored) * _BITMAP_SLOTS_PER_VALUE - 1).bit_length())
-            shift = np.uint64(64 - log_slots)
-            bitmap = np.zeros(1 << log_slots, dtype=np.bool_)
-            bitmap[(stored.view(np.uint64) * _MULTIPLIER) >> shift] = True
-    return _NumberSet(stored, int(stored[0]) if stored.dtype == np.int64 else 0, dense, bitmap, shift)
+def _integer_set(values: frozenset[int]) -> _IntegerSet:
+    stored = np.array(sorted(values), dtype=np.int64)
+    extent = int(stored[-1]) - int(stored[0]) + 1
+    is_dense = extent <= min(_DENSE_RANGE_PER_VALUE * len(stored), _MAX_DENSE_RANGE)
+    flags = np.zeros(extent if is_dense else 1 << (_SLOTS_PER_VALUE * len(stored)).bit_length(), dtype=np.bool_)
+    flags[stored - stored[0] if is_dense else stored & (len(flags) - 1)] = True
+    return _IntegerSet(stored, flags, is_dense)
 
 
 @lru_cache(maxsize=64)
 def _value_set(values: frozenset[Any], type_: Type) -> pa.Array:
-    return pa.array(list(values), type=arrow_type(type_))
+    members = [*values, -0.0, 0.0] if 0.0 in values and name_of(type_) in FLOATING else list(values)
+    kind = arrow_type(type_)
+    if pa.types.is_temporal(kind):
+        return pa.array(members, pa.int64()).view(kind)
+    return pa.array(members, type=kind)
 
 
 def contains(values: frozenset[Any], has_nan: bool, array: pa.Array, type_: Type) -> Mask:  # noqa: FBT001
     """Which values of the array are members of the set (or NaN, if `has_nan`)."""
     if not values:
         result = np.zeros(len(array), dtype=np.bool_)
-    elif is_numpy_comparable(type_):
-        result = _number_set(values, type_).contains(numbers(array, type_))
+    elif len(values) <= _FEW_VALUES:
+        kind = arrow_type(type_)
+        result = np.logical_or.reduce([compare("=", array, scalar(v, kind), type_, type_) for v in values])
+    elif name_of(type_) in INTEGRAL | TIMESTAMPS | {"date"}:
+        result = _integer_set(values).contains(numbers(array, type_))
     else:
         members = _value_set(values, type_)
         if members.type != array.type:

@@ -4,17 +4,16 @@ A row on which an expression fails (division by zero, bad cast) is marked, and i
 else. How each kind of expression is computed on columns is in `kernels.py`.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nevermore.scan_core.expr.bound import BoundExpr, Failure, Literal, walk
-from nevermore.scan_core.expr.frame import Frame, repeated_parts
-from nevermore.scan_core.expr.kernels import cost_of, truth_of, vector_of
+from nevermore.scan_core.expr.bound import BoundExpr, Failure, Literal
+from nevermore.scan_core.expr.frame import Frame
+from nevermore.scan_core.expr.kernels import truth_of, vector_of
 from nevermore.scan_core.expr.nodes import bound_text
-from nevermore.scan_core.expr.vectors import Truth, Vector, array_from
+from nevermore.scan_core.expr.vectors import Truth, array_from
 from nevermore.scan_core.model.errors import EvaluationError
 from nevermore.scan_core.rows.buffers import Mask
 
@@ -35,34 +34,10 @@ class Outcome:
     reason: str
 
 
-@dataclass(slots=True, eq=False)
-class Shared:
-    """Results of `parts` that several conjuncts have in common, for the rows of a batch that are left.
-
-    Results for distinct values of a column are kept beyond the batch.
-    """
-
-    parts: frozenset[BoundExpr] = frozenset()
-    truths: dict[BoundExpr, Truth] = field(default_factory=dict)
-    vectors: dict[BoundExpr, Vector] = field(default_factory=dict)
-
-    def where(self, rows: Mask) -> "Shared":
-        """The same for fewer rows."""
-        if not self.truths and not self.vectors:
-            return self
-        return Shared(
-            self.parts,
-            {node: truth.where(rows) for node, truth in self.truths.items()},
-            {node: vector.where(rows) for node, vector in self.vectors.items()},
-        )
-
-
 def judge(
     conjunct: BoundExpr,
     columns: Mapping[int, pa.Array],
     num_rows: int,
-    known: Mapping[BoundExpr, Truth] | None = None,
-    shared: Shared | None = None,
 ) -> Outcome:
     """Evaluate a conjunct. Rows that fail are reported, not raised: the caller decides once it knows which rows survive.
 
@@ -71,21 +46,15 @@ def judge(
         columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
             alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
         num_rows: rows of the batch.
-        known: truth values of parts of the conjunct, whose columns are not needed then.
-        shared: results of other conjuncts for these rows, to which those of this one are added.
     """
-    frame = _frame(conjunct, columns, num_rows, known or {}, shared)
-    truth = truth_of(conjunct, frame, nulls=False)
-    if shared is not None and shared.parts:
-        shared.truths |= {node: found for node, found in frame.truths.items() if node in shared.parts}
-        shared.vectors |= {node: found for node, found in frame.vectors.items() if node in shared.parts}
+    truth = truth_of(conjunct, Frame(columns, num_rows), nulls=False)
     failed = truth.failed if truth.failed is not None and truth.failed.any() else None
     return Outcome(truth.true, failed, truth.reason if failed is not None else "")
 
 
 def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
     """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
-    return truth_of(node, _frame(node, columns, num_rows, {}), nulls=True)
+    return truth_of(node, Frame(columns, num_rows), nulls=True)
 
 
 def values_at(access: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> pa.Array:
@@ -120,28 +89,3 @@ def evaluation_error(conjunct: BoundExpr, outcome: Outcome) -> EvaluationError:
         f"{outcome.reason or 'failure'} in: {bound_text(conjunct)}; a row that passes every other filter fails here "
         "(try_cast, try_divide and the like give NULL instead)"
     )
-
-
-def shared_parts(conjuncts: Sequence[BoundExpr]) -> frozenset[BoundExpr]:
-    """Sub-expressions that occur in several conjuncts and cost more than keeping their results."""
-    counts = Counter(part for conjunct in conjuncts for part in set(walk(conjunct)))
-    return frozenset(part for part, count in counts.items() if count > 1 and cost_of(part) >= _MIN_SHARED_COST)
-
-
-_MIN_SHARED_COST = 20.0
-
-
-def _frame(
-    node: BoundExpr,
-    columns: Mapping[int, pa.Array],
-    num_rows: int,
-    known: Mapping[BoundExpr, Truth],
-    shared: Shared | None = None,
-) -> Frame:
-    parts = frozenset[BoundExpr]() if shared is None else shared.parts
-    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys() | parts)
-    if shared is not None:
-        frame.truths.update(shared.truths)
-        frame.vectors.update(shared.vectors)
-    frame.truths.update(known)
-    return frame

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nevermore.scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Literal, Member
 from nevermore.scan_core.expr.nodes import leaf_ids
-from nevermore.scan_core.expr.vectors import Truth, Vector, minus, union
+from nevermore.scan_core.expr.vectors import Truth, minus, union
 from nevermore.scan_core.rows.buffers import Mask, boolean_array, numbers, validity
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
@@ -19,18 +19,14 @@ Codes = npt.NDArray[np.integer[Any]]
 
 
 class Frame:
-    """Columns of `num_rows` rows by field id; results of repeated expressions are kept."""
+    """Columns of `num_rows` rows by field id."""
 
     def __init__(
         self,
         columns: Mapping[int, pa.Array],
         num_rows: int,
-        repeated: frozenset[BoundExpr] = frozenset(),
     ) -> None:
         self.num_rows = num_rows
-        self.repeated = repeated
-        self.truths: dict[BoundExpr, Truth] = {}
-        self.vectors: dict[BoundExpr, Vector] = {}
         self._columns = columns
         self._plain: dict[int, pa.Array] = {}
         self._by_dictionary: dict[int, tuple[Frame, Codes] | None] = {}
@@ -52,14 +48,9 @@ class Frame:
         return self._plain[field_id]
 
     def narrow(self, mask: Mask) -> "Frame":
-        """The same columns and results, only the rows in `mask`; columns are filtered when asked for."""
+        """The same columns, only the rows in `mask`; columns are filtered when asked for."""
         num_rows = int(np.count_nonzero(mask))
-        narrowed = Frame(_Filtered(self._columns, mask), num_rows, self.repeated)
-        for node, truth in self.truths.items():
-            narrowed.truths[node] = truth.where(mask)
-        for node, vector in self.vectors.items():
-            narrowed.vectors[node] = vector.where(mask)
-        return narrowed
+        return Frame(_Filtered(self._columns, mask), num_rows)
 
     def by_dictionary(self, field_id: int) -> "tuple[Frame, Codes] | None":
         """A frame of the distinct values of a dictionary-encoded column, NULL last, and for each row which of them it has.
@@ -82,7 +73,7 @@ class Frame:
         codes = numbers(indices.fill_null(0) if indices.null_count else indices)
         if (present := validity(indices)) is not None:
             codes = np.where(present, codes, distinct)
-        return Frame({field_id: values}, distinct + 1, self.repeated), codes
+        return Frame({field_id: values}, distinct + 1), codes
 
 
 class _Filtered(Mapping[int, pa.Array]):
@@ -114,18 +105,6 @@ def sole_column(node: BoundExpr) -> int | None:
         return None
     ids = leaf_ids(node)
     return next(iter(ids)) if len(ids) == 1 else None
-
-
-@lru_cache(maxsize=256)
-def repeated_parts(node: BoundExpr) -> frozenset[BoundExpr]:
-    """Sub-expressions that occur more than once and are worth keeping."""
-    seen: set[BoundExpr] = set()
-    repeated: set[BoundExpr] = set()
-    for part in walk(node):
-        if isinstance(part, Column | Literal):
-            continue
-        (repeated if part in seen else seen).add(part)
-    return frozenset(repeated)
 
 
 def conjunction(left: Truth, right: Truth) -> Truth:

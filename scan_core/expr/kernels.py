@@ -8,7 +8,6 @@ Arithmetic, bitwise operators and rounding with Spark's ANSI meaning: an overflo
 Members of structs, subscripts of lists and maps: by offsets over the child arrays, never row by row.
 """
 
-import decimal
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, assert_never
@@ -41,7 +40,7 @@ from nevermore.scan_core.expr.bound import (
     walk,
 )
 from nevermore.scan_core.expr.casts import cast
-from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, decimal_of, name_of
+from nevermore.scan_core.expr.coercion import BYTES, INTEGRAL, decimal_of, name_of
 from nevermore.scan_core.expr.compare import compare, contains, numbers
 from nevermore.scan_core.expr.frame import (
     Codes,
@@ -53,8 +52,7 @@ from nevermore.scan_core.expr.frame import (
     scatter,
     sole_column,
 )
-from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from nevermore.scan_core.expr.strings import like_matcher, lower
+from nevermore.scan_core.expr.strings import lower, matches_like
 from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
     Kernel,
@@ -77,166 +75,55 @@ from nevermore.scan_core.expr.vectors import (
     with_nulls,
 )
 from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type, arrow_type
-from nevermore.scan_core.rows.buffers import Mask, scalar, validity
+from nevermore.scan_core.rows.buffers import Mask, scalar, true_flags, validity
 
 DIVISION_BY_ZERO = "division by zero"
 
 
-def _binary(sign: str) -> Kernel:
+_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": pc.add_checked,
+    "-": pc.subtract_checked,
+    "*": pc.multiply_checked,
+    "/": pc.divide,
+    "div": pc.divide_checked,
+    "%": lambda left, right: pc.call_function("remainder", [left, right]),
+}
+
+
+def _arithmetic(sign: str) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        if name_of(result) in FLOATING:
-            return _floats(sign, arguments, types, result)
-        if name_of(result) in INTEGRAL and name_of(types[0]) in INTEGRAL:
-            return _integers(sign, arguments, types, result)
-        return _decimals(sign, arguments, types, result)
+        left, right = arguments
+        zero = None
+        if sign in {"/", "div", "%"} and not (isinstance(right, pa.Scalar) and right.as_py()):
+            right = array_from(right, len(left if isinstance(left, pa.Array) else right))
+            zero = true_flags(pc.equal(right, pa.scalar(0, right.type)))
+            right = with_nulls(right, zero)
+        if name_of(result) == "decimal":
+            done = _decimals(sign, (left, right), types, result)
+        else:
+            # an overflow raises an error for all rows, which are then computed in halves
+            done = Vector(_OPERATIONS[sign](left, right))
+        failed = None if zero is None else minus(zero, nulls_of(left))
+        if failed is None or not failed.any():
+            return done
+        return Vector(done.values, union(done.failed, failed), DIVISION_BY_ZERO)
 
     return kernel
 
 
-_FLOAT_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.true_divide,
-    "%": np.fmod,
-}
-
-
-def _floats(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
-    with np.errstate(all="ignore"):
-        values = _FLOAT_OPERATIONS[sign](left, right)
-    zero = np.broadcast_to(np.asarray(right == 0), len(values)) if sign in {"/", "%"} else None
-    return outcome(values, nulls_of(*arguments), zero, result, DIVISION_BY_ZERO)
-
-
-def _length(left: Any, right: Any) -> int:
-    return len(left) if isinstance(left, np.ndarray) else len(right)
-
-
-def _integers(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    sides = [numbers(a, t) for a, t in zip(arguments, types, strict=True)]
-    left: Any
-    right: Any
-    left, right = (s.astype(np.int64, copy=False) if isinstance(s, np.ndarray) else np.int64(s) for s in sides)
-    null = nulls_of(*arguments)
-    low, high = INT_RANGE if name_of(result) == "int" else LONG_RANGE
-    with np.errstate(all="ignore"):
-        if sign in {"/", "%", "div"}:
-            return _integer_division(sign, left, right, null, result)
-        if sign == "*":
-            values = left * right
-            failed = _product_overflows(left, right, values) if high == LONG_RANGE[1] else None
-        elif sign == "+":
-            values = left + right
-            # a sum of two numbers of one sign has overflowed if it has the other sign
-            failed = ((left ^ values) & (right ^ values)) < 0
-        else:
-            values = left - right
-            failed = ((left ^ right) & (left ^ values)) < 0
-    if high != LONG_RANGE[1]:  # ints were computed in 64 bits
-        failed = (values < low) | (values > high)
-    return outcome(values, null, failed, result, f"{OVERFLOW} of {result}")
-
-
-def _integer_division(sign: str, left: Any, right: Any, null: Mask | None, result: Type) -> Vector:
-    zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
-    divisor = np.where(zero, 1, right)
-    # NumPy rounds quotients down, Spark toward zero: they differ where a remainder and the dividend differ in sign
-    quotient = left // divisor
-    remainder = left - quotient * divisor
-    toward_zero = (remainder != 0) & ((remainder < 0) != (left < 0))
-    if sign == "%":
-        return outcome(np.where(toward_zero, remainder - divisor, remainder), null, zero, result, DIVISION_BY_ZERO)
-    wrapped = (left == LONG_RANGE[0]) & (divisor == -1)
-    values = np.where(wrapped, 0, quotient + toward_zero)
-    reason = DIVISION_BY_ZERO if zero.any() else f"{OVERFLOW} of {result}"
-    return outcome(values, null, zero | wrapped, result, reason)
-
-
-def _product_overflows(left: Any, right: Any, product: Any) -> Mask | None:
-    if _magnitude(left) * _magnitude(right) <= LONG_RANGE[1]:
-        return None  # the usual case: no product of these columns can overflow, so none is divided back
-    safe = np.where(left == 0, 1, left)
-    exact = (product // safe == right) & (product % safe == 0)
-    return np.asarray((left != 0) & (~exact | ((left == -1) & (right == LONG_RANGE[0]))))
-
-
-def _magnitude(side: Any) -> int:
-    if not isinstance(side, np.ndarray):
-        return abs(int(side))
-    return max(abs(int(side.min())), abs(int(side.max()))) if len(side) else 0
-
-
-def _decimals(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+def _decimals(sign: str, sides: tuple[Operand, Operand], types: tuple[Type, ...], result: Type) -> Vector:
     (p1, s1), (p2, s2) = (decimal_of(t) for t in types)
-    null = nulls_of(*arguments)
-    left, right = (a.cast(pa.decimal256(*decimal_of(t))) for a, t in zip(arguments, types, strict=True))
-    if sign in {"+", "-"}:
-        return rounded_decimal((pc.add if sign == "+" else pc.subtract)(left, right), null, result)
-    if sign == "*":
-        return rounded_decimal(pc.multiply(left, right), null, result)
-    length = len(left) if isinstance(left, pa.Array) else len(right)
-    if isinstance(right, pa.Scalar):
-        zero = np.full(length, right.as_py() == 0)
-    else:
-        zero = np.asarray(pc.fill_null(pc.equal(right, _decimal(0, right.type)), False))
-    divisor = pc.if_else(pa.array(zero), _decimal(1, right.type), right) if zero.any() else right
+    left, right = (a.cast(pa.decimal256(*decimal_of(t))) for a, t in zip(sides, types, strict=True))
     if sign == "/":
         # Arrow cuts off after max(4, s1 + p2 - s2 + 1) digits; one digit more than wanted makes rounding half up exact
         missing = max(0, decimal_of(result)[1] + 1 - max(4, s1 + p2 - s2 + 1))
         left = left.cast(pa.decimal256(p1 + missing, s1 + missing))
-    quotient = pc.divide(left, divisor)
-    if sign != "/":
-        digits = p1 - s1 + s2
-        quotient = pc.round(quotient, ndigits=0, round_mode="towards_zero").cast(pa.decimal256(max(1, digits), 0))
-    if sign == "div":  # the low 64 bits, as in Spark
-        values = np.frombuffer(quotient.buffers()[1], np.int64)[4 * quotient.offset :][: 4 * length : 4]
-        return outcome(values, null, zero, result, DIVISION_BY_ZERO)
-    if sign == "%":
-        quotient = pc.subtract(left, pc.multiply(quotient, divisor).cast(pa.decimal256(max(digits, s2 + 1), s2)))
-    vector = rounded_decimal(quotient, union(null, zero if zero.any() else None), result)
-    failed = zero if null is None else zero & ~null
-    if not failed.any():
-        return vector
-    return Vector(vector.values, union(vector.failed, failed), DIVISION_BY_ZERO)
+    return rounded_decimal(_OPERATIONS[sign](left, right), nulls_of(left, right), result)
 
 
-def _decimal(unit: int, type_: pa.DataType) -> pa.Scalar:
-    """Zero, or the smallest positive value; the number 1 does not fit a decimal(2, 2)."""
-    return pa.scalar(decimal.Decimal(unit).scaleb(-type_.scale), type_)
-
-
-def _sign_kernel(of_decimals: Callable[[Any], Any], of_numbers: Callable[[Any], Any]) -> Kernel:
-    """Unary minus or the absolute value; undefined for the smallest integer."""
-
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        if name_of(result) == "decimal":
-            return Vector(of_decimals(arguments[0]))
-        values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
-        failed = None
-        if name_of(result) in INTEGRAL:
-            failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
-        with np.errstate(over="ignore"):
-            return outcome(of_numbers(values), null, failed, result, f"{OVERFLOW} of {result}")
-
-    return kernel
-
-
-def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    values = numbers(arguments[0], types[0])
-    valid = validity(arguments[0])
-    nan = np.isnan(values)
-    return Vector(array_of(nan if valid is None else nan & valid, None, result))  # isnan(NULL) is false in Spark
-
-
-def _on_numbers(operation: np.ufunc) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        with np.errstate(invalid="ignore"):
-            values = operation(*(numbers(a, t) for a, t in zip(arguments, types, strict=True)))
-        return outcome(values, nulls_of(*arguments), None, result, "")
-
-    return kernel
+def _arrow(function: Callable[[Any], Any]) -> Kernel:
+    """The kernel of a function of Arrow on one argument."""
+    return lambda arguments, _types, _result: Vector(function(arguments[0]))
 
 
 _MIN_ROUNDED = 1e-20
@@ -400,17 +287,6 @@ def _map_contains_key(arguments: tuple[Operand, ...], types: tuple[Type, ...], r
 
 
 _COPY_COST, _MASK_COST = 4.0, 1.0
-_STRING_COST = 8.0
-_CALL_COST = {
-    "rlike": 40.0,
-    **dict.fromkeys(("lower", "upper", "reverse", "replace", "concat"), 30.0),
-    **dict.fromkeys(("substr", "left", "right", "trim", "ltrim", "rtrim"), 25.0),
-    **dict.fromkeys(("startswith", "endswith", "contains", "length"), 10.0),
-    **dict.fromkeys(("map_get", "array_contains", "map_contains_key"), 30.0),
-    **dict.fromkeys(("list_get", "list_element_at", "size"), 8.0),
-    **dict.fromkeys(("year", "month", "quarter", "day"), 40.0),
-    **dict.fromkeys(("trunc", "date_trunc", "add_months"), 100.0),
-}
 
 
 @lru_cache(maxsize=4096)
@@ -422,41 +298,13 @@ def column_ids(node: BoundExpr) -> frozenset[int]:
 @lru_cache(maxsize=4096)
 def cost_of(node: BoundExpr) -> float:
     """Relative cost per row."""
+    if isinstance(node, Column | Literal | Member):
+        return 0.0
     below = sum(cost_of(c) for c in children(node))
-    match node:
-        case Column() | Literal() | Member():
-            return below
-        case InSet(operand):
-            return below + (20.0 if name_of(operand.type) in BYTES | {"string", "uuid"} else 5.0)
-        case Like(ignore_case=True):
-            return below + 60.0
-        case Like():
-            return below + 15.0
-        case Cast(operand, type_):
-            return below + _cast_cost(name_of(operand.type), name_of(type_))
-        case Call(function, arguments):
-            return below + _call_cost(function.removeprefix("try "), {name_of(a.type) for a in arguments})
-        case _:
-            reads_text = any(name_of(c.type) in BYTES | {"string", "uuid"} for c in children(node))
-            return below + (_STRING_COST if reads_text else 1.0)
-
-
-def _cast_cost(source: str, target: str) -> float:
-    if source == "string":
-        return 200.0
-    return 100.0 if target == "string" or (target == "decimal" and source != "decimal") else 3.0
-
-
-def _call_cost(function: str, types: set[str]) -> float:
-    if "decimal" in types:
-        return 100.0
-    if function in {"%", "/", "div"} and not types & FLOATING:
-        return 40.0
-    if function in {"+", "-", "*"} and not types & FLOATING:
-        return 20.0  # with a look for overflows
-    if function == "round":
-        return 300.0
-    return _CALL_COST.get(function, 3.0)
+    reads_text = any(name_of(c.type) in BYTES | {"string", "uuid"} for c in children(node))
+    if isinstance(node, Call | Cast) or (isinstance(node, Like) and node.ignore_case):
+        return below + (60.0 if reads_text else 20.0)
+    return below + (10.0 if reads_text else 1.0)
 
 
 def pays_to_narrow(node: BoundExpr, rows_left: int, num_rows: int) -> bool:
@@ -501,7 +349,7 @@ def like(node: Like, vector: Vector, num_rows: int) -> Truth:
     array, pattern = array_from(vector.values, num_rows), node.pattern
     if node.ignore_case:
         array, pattern = lower(array), pattern.lower()
-    return _strict(boolean_values(like_matcher(pattern, node.escape)(array)), null_mask(array), vector)
+    return _strict(boolean_values(matches_like(array, pattern, node.escape)), null_mask(array), vector)
 
 
 def is_null(vector: Vector, num_rows: int) -> Truth:
@@ -548,15 +396,10 @@ def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vecto
 
 
 _KERNELS: Mapping[str, Kernel] = {
-    **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
-    "negative": _sign_kernel(pc.negate, np.negative),
-    "abs": _sign_kernel(pc.abs, np.abs),
-    "isnan": _is_nan,
-    "sqrt": _on_numbers(np.sqrt),
-    "&": _on_numbers(np.bitwise_and),
-    "|": _on_numbers(np.bitwise_or),
-    "^": _on_numbers(np.bitwise_xor),
-    "~": _on_numbers(np.invert),
+    **{sign: _arithmetic(sign) for sign in _OPERATIONS},
+    "negative": _arrow(pc.negate_checked),
+    "abs": _arrow(pc.abs_checked),
+    "isnan": _arrow(lambda array: pc.fill_null(pc.is_nan(array), False)),  # isnan(NULL) is false in Spark
     "floor": _floor_or_ceil(np.floor, "down"),
     "ceil": _floor_or_ceil(np.ceil, "up"),
     "round": _round,
@@ -575,14 +418,6 @@ _KERNELS: Mapping[str, Kernel] = {
 
 def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     """Truth values of a boolean expression; without `nulls`, unknown rows may be reported as false."""
-    if node not in frame.repeated:
-        return _by_dictionary_truth(node, frame, nulls=nulls)
-    if node not in frame.truths:
-        frame.truths[node] = _by_dictionary_truth(node, frame, nulls=True)
-    return frame.truths[node]
-
-
-def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     field_id = sole_column(node)
     encoded = None if field_id is None else frame.by_dictionary(field_id)
     if encoded is None:
@@ -659,14 +494,6 @@ def _narrowed(operand: BoundExpr, frame: Frame, undecided: Mask, *, nulls: bool,
 
 def vector_of(node: BoundExpr, frame: Frame) -> Vector:
     """The values of an expression of any type."""
-    if node not in frame.repeated:
-        return _by_dictionary_vector(node, frame)
-    if node not in frame.vectors:
-        frame.vectors[node] = _by_dictionary_vector(node, frame)
-    return frame.vectors[node]
-
-
-def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     field_id = sole_column(node)
     encoded = None if field_id is None else frame.by_dictionary(field_id)
     if encoded is None:
@@ -686,7 +513,9 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:
             raise
         reason = str(error).partition("\n")[0]
     if frame.num_rows == 1:
-        return Vector(pa.nulls(1, arrow_type(node.type)), np.ones(1, dtype=np.bool_), reason)
+        null = pa.nulls(1, arrow_type(node.type))
+        is_quiet = isinstance(node, Call) and node.function.startswith("try ")
+        return Vector(null) if is_quiet else Vector(null, np.ones(1, dtype=np.bool_), reason)
     first = np.arange(frame.num_rows) < frame.num_rows // 2
     halves = [_plain_vector(node, frame.narrow(rows)) for rows in (first, ~first)]
     failed = [np.zeros(len(h.values), np.bool_) if h.failed is None else h.failed for h in halves]

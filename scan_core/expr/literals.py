@@ -16,22 +16,27 @@ from nevermore.scan_core.model.schema import PrimitiveType, Type
 INT_RANGE = (-(2**31), 2**31 - 1)
 LONG_RANGE = (-(2**63), 2**63 - 1)
 MAX_PRECISION = 38
-MAX_ZONE_SECONDS = 18 * 3600
+_MAX_ZONE_SECONDS = 18 * 3600
 
-DATE_PATTERN = r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
-TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?"
+_DATE_PATTERN = r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
+_TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?"
 """The groups of minutes and seconds are still open: a zone follows seconds only."""
-ZONE_PATTERN = (
+_ZONE_PATTERN = (
     r"\s*(?:Z|(?:UTC|GMT|UT)?(?:(?P<sign>[+-])(?:(?P<zone_hour>\d{1,2})(?::(?:(?P<zone_minute>\d{2})"
     r"(?::(?P<zone_second>\d{2}))?|(?P<zone_minutes>\d)))?|(?P<zone_hours>\d{2})(?P<zone_of_hours>\d{2})(?P<zone_rest>\d{2})?))?)"
 )
-ZONE_PARTS = ("zone_hour", "zone_hours"), ("zone_minute", "zone_minutes", "zone_of_hours"), ("zone_second", "zone_rest")
+_ZONE_PARTS = (
+    ("zone_hour", "zone_hours"),
+    ("zone_minute", "zone_minutes", "zone_of_hours"),
+    ("zone_second", "zone_rest"),
+)
 """Groups of hours, minutes and seconds, of which one matches."""
-DATE_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T].*)?\s*$"
-TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN.replace('7', '6')}(?:[ T]{TIME_PATTERN}{ZONE_PATTERN})?)?)?\s*$"
-TIME_TEXT = rf"^\s*{TIME_PATTERN})?)?\s*$"
-
-_DATE, _TIMESTAMP, _TIME = re.compile(DATE_TEXT), re.compile(TIMESTAMP_TEXT), re.compile(TIME_TEXT)
+_DATE = re.compile(rf"{_DATE_PATTERN}(?:[ T].*)?", re.ASCII)
+_TIME = re.compile(rf"{_TIME_PATTERN})?)?", re.ASCII)
+_TIMESTAMP = re.compile(rf"{_DATE_PATTERN.replace('7', '6')}(?:[ T]{_TIME_PATTERN}{_ZONE_PATTERN})?)?)?", re.ASCII)
+_TIME_ALONE = re.compile(r"T\d[\d:.]*|\d{1,2}:[\d:.]+", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_NAMED_ZONE = re.compile(r"T?\d+:\d+:\d.*[+-]|.*:\d{1,2}:\d{1,2}(?:\.\d*)?\s*[A-Za-z]\S*$", re.ASCII)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -97,22 +102,29 @@ def parse_number(text: str) -> int | float | decimal.Decimal:
 
 
 def parse_text(text: str, type_name: str) -> Any:
-    """The value that `text` has as a date, time, timestamp or uuid; None if it has none."""
+    """The value that `text` has as a date, time, timestamp or uuid; None if it has none.
+
+    Raises:
+        ValueError: a timestamp with a time zone that is not known here.
+    """
     match type_name:
         case "date":
-            found = _DATE.match(text)
+            found = _DATE.fullmatch(text)
             return _days(found.groupdict()) if found else None
         case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
-            found = _TIMESTAMP.match(text)
+            if "tz" in type_name and _TIME_ALONE.fullmatch(text):
+                text = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}T{text.removeprefix('T')}"
+            found = _TIMESTAMP.fullmatch(text)
+            if found is None and _NAMED_ZONE.match(text):
+                raise ValueError(
+                    "a timestamp with a time zone by name, or with a time zone and no date, is not supported in a filter"
+                )
             return _timestamp(found.groupdict(), type_name) if found else None
         case "time":
-            found = _TIME.match(text)
+            found = _TIME.fullmatch(text)
             return _time_of_day(found.groupdict(), 6) if found else None
         case "uuid":
-            try:
-                return uuid.UUID(text.strip()).bytes
-            except ValueError:
-                return None
+            return uuid.UUID(text).bytes if _UUID.fullmatch(text) else None
         case _:
             raise ValueError(f"no literals of type {type_name}")
 
@@ -126,7 +138,8 @@ def _days(parts: Mapping[str, str | None]) -> int | None:
         ordinal = dt.date(year_in_cycle + 1, month, day).toordinal()
     except ValueError:
         return None
-    return int(ordinal + cycle * 146_097 - _EPOCH.toordinal())
+    days = int(ordinal + cycle * 146_097 - _EPOCH.toordinal())
+    return days if INT_RANGE[0] <= days <= INT_RANGE[1] else None
 
 
 def _time_of_day(parts: Mapping[str, str | None], digits: int) -> int | None:
@@ -144,39 +157,13 @@ def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
         return None
     value = days * 86_400 * 10**digits + within_day
     if parts["sign"]:
-        hour, minute, second = (sum(int(parts[p] or 0) for p in names) for names in ZONE_PARTS)
+        hour, minute, second = (sum(int(parts[p] or 0) for p in names) for names in _ZONE_PARTS)
         offset = (hour * 60 + minute) * 60 + second
-        if offset > MAX_ZONE_SECONDS or minute > 59 or second > 59:
+        if offset > _MAX_ZONE_SECONDS or minute > 59 or second > 59:
             return None
         if "tz" in type_name:
             value -= (offset if parts["sign"] == "+" else -offset) * 10**digits
     return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
-
-
-_PARTS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
-_SPAN_TEXTS = {"day": r"\d+", "hour": r"\d{1,2}", "minute": r"\d{1,2}", "second": r"\d{1,2}(?:\.\d{1,6})?"}
-
-
-def span_amount(text: str, first: str, last: str) -> tuple[str, str] | None:
-    """The amount and unit (months or microseconds) of `interval '...' first to last`; None if the text is not valid."""
-    if (first, last) == ("year", "month"):
-        months = re.fullmatch(r"\s*([+-]?)(\d+)-(\d{1,2})\s*", text)
-        if months is None or int(months[3]) > 11:
-            return None
-        return f"{months[1]}{int(months[2]) * 12 + int(months[3])}", "month"
-    units = list(_PARTS)
-    if first not in units or last not in units or units.index(first) >= units.index(last):
-        return None
-    chosen = units[units.index(first) : units.index(last) + 1]
-    pattern = "".join(
-        f"{'' if k == 0 else ' ' if chosen[0] == 'day' and k == 1 else ':'}({_SPAN_TEXTS[u]})"
-        for k, u in enumerate(chosen)
-    )
-    found = re.fullmatch(rf"\s*([+-]?){pattern}\s*", text)
-    if found is None or any(float(found[k + 2]) >= (24 if u == "hour" else 60) for k, u in enumerate(chosen) if k):
-        return None
-    micros = sum(int(decimal.Decimal(found[k + 2]) * _PARTS[u]) for k, u in enumerate(chosen))
-    return f"{found[1]}{micros}", "microsecond"
 
 
 def literal_text(value: Any, type_: Type) -> str:  # noqa: C901  # one flat case per type

@@ -309,9 +309,6 @@ _INFIX = {
     "or": 1,
     "and": 2,
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "<=>"), 4),
-    "|": 6,
-    "^": 7,
-    "&": 8,
     **dict.fromkeys(("+", "-", "||"), 9),
     **dict.fromkeys(("*", "/", "%", "div"), 10),
 }
@@ -363,8 +360,6 @@ def _operator(name: str, parts: list[tuple[str, int]]) -> tuple[str, int]:  # no
             return _infix(name, parts)
         case "not":
             return f"not {_wrap(parts[0], _NOT - 1)}", _NOT
-        case "~":
-            return f"~{_wrap(parts[0], _NEGATIVE)}", _NEGATIVE
         case "negative":
             return f"-{_wrap(parts[0], _NEGATIVE)}", _NEGATIVE
         case "is null":

@@ -1,9 +1,8 @@
 """One shape for predicates: flat AND and OR, constants folded, NOT pushed down, ranges and lists merged, casts unwrapped."""
 
-import decimal
 import math
-import struct
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from nevermore.scan_core.expr.bound import (
@@ -28,8 +27,10 @@ from nevermore.scan_core.expr.bound import (
 )
 from nevermore.scan_core.expr.coercion import (
     FLOATING,
+    INTEGRAL,
     MICROSECONDS_PER_DAY,
     TIMESTAMPS,
+    decimal_constant,
     decimal_of,
     is_primitive,
     name_of,
@@ -43,8 +44,8 @@ P = TypeVar("P", Between, InSet)
 
 
 def merge_and(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
-    """Bounds on one operand become one Between, `<>` on one operand one NOT IN."""
-    return _merge(_merge(operands, _as_range, _intersect, _simplest), _as_excluded, _union, _without)
+    """Bounds on one operand become one Between."""
+    return _merge(operands, _as_range, _intersect, _simplest)
 
 
 def merge_or(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
@@ -73,17 +74,11 @@ def _merge(
     return tuple(write(parts[node]) if is_part else node for node, is_part in order)
 
 
-def _without(excluded: InSet) -> BoundExpr:
-    if len(excluded.values) == 1 and not excluded.has_nan:
-        return Comparison("<>", excluded.operand, Literal(next(iter(excluded.values)), excluded.operand.type))
-    return Not(excluded)
-
-
 def _as_range(node: BoundExpr) -> Between | None:
     match node:
         case Between():
             return node
-        case Comparison(sign, operand, Literal(value)) if _is_ordered(operand, value):
+        case Comparison(sign, operand, Literal(value, kind)) if kind == operand.type and _is_ordered(operand, value):
             match sign:
                 case "=":
                     return Between(operand, value, value)
@@ -129,20 +124,10 @@ def _as_set(node: BoundExpr) -> InSet | None:
     match node:
         case InSet():
             return node
-        case Comparison("=", operand, Literal(value)) if value is not None:
+        case Comparison("=", operand, Literal(value, kind)) if kind == operand.type and value is not None:
             if name_of(operand.type) in FLOATING and value != value:  # noqa: PLR0124
                 return InSet(operand, frozenset(), has_nan=True)
             return InSet(operand, frozenset({value}))
-        case _:
-            return None
-
-
-def _as_excluded(node: BoundExpr) -> InSet | None:
-    match node:
-        case Not(InSet(_, _, False) as found):
-            return found
-        case Comparison("<>", operand, Literal()):
-            return _as_set(Comparison("=", operand, node.right))
         case _:
             return None
 
@@ -154,146 +139,59 @@ def _union(left: InSet, right: InSet) -> InSet:
 
 
 _EXACT_IN_DOUBLE = 2.0**53
-_INVERSE_LIMITS = {"int": INT_RANGE, "long": LONG_RANGE, "date": INT_RANGE}
-
-Floor = Callable[[Any], tuple[Any, bool]]
-"""The largest value of the column's type that is at most the constant, and whether it equals it."""
 
 
 def unwrap(node: BoundExpr) -> BoundExpr:
-    """The comparison without the cast, where that is exact; otherwise the node itself."""
+    """The comparison without the cast, where its constants are values of the operand's own type."""
     match node:
-        case Comparison(sign, Cast(operand, target), Literal(value)) if value is not None and sign != "<=>":
-            return _unwrap_comparison(node, sign, operand, target, value)
-        case Comparison(sign, operand, Literal(value, target)) if (
-            value is not None and sign != "<=>" and name_of(operand.type) == "decimal" and operand.type != target
-        ):
-            return _unwrap_comparison(node, sign, operand, operand.type, value)
+        case Comparison(sign, Cast(operand, target), Literal(value)):
+            return _unwrapped(node, sign, operand, target, value)
+        case Comparison(sign, operand, Literal(value, target)) if operand.type != target:  # decimals
+            return _unwrapped(node, sign, operand, operand.type, value)
         case InSet(Cast(operand, target), values, has_null, False):
-            return _unwrap_set(node, operand, target, values, has_null=has_null)
-        case InSet(operand, values, has_null, False) if name_of(operand.type) == "decimal":
-            return _unwrap_set(node, operand, operand.type, values, has_null=has_null)
+            found = [_exact_value(value, target, operand.type) for value in values]
+            return node if None in found else InSet(operand, frozenset(found), has_null)
         case _:
             return node
 
 
-def _unwrap_comparison(node: BoundExpr, sign: str, operand: BoundExpr, target: Type, value: Any) -> BoundExpr:
-    floor = _floor_for(operand.type, target, value)
-    if floor is None:
-        return node
-    below, exact = floor(value)
-    limits = _limits(operand.type)
-    if below is None:  # smaller than every value of the type
-        return _constant_result(sign in {">", ">=", "<>"}, operand, limits)
-    if limits is not None and below > limits[1]:
-        return _constant_result(sign in {"<", "<=", "<>"}, operand, limits)
-    literal = Literal(below, operand.type)
-    if exact or sign in {"<=", ">"}:
-        return Comparison(sign, operand, literal)
-    if sign in {"=", "<>"}:
-        return _constant_result(sign == "<>", operand, limits)
-    return Comparison("<=" if sign == "<" else ">", operand, literal)
+def _unwrapped(node: BoundExpr, sign: str, operand: BoundExpr, target: Type, value: Any) -> BoundExpr:
+    found = _exact_value(value, target, operand.type)
+    is_fraction = name_of(operand.type) in INTEGRAL and isinstance(value, float | Decimal) and math.isfinite(value)
+    if found is None and is_fraction and sign in {"<", "<=", ">", ">="}:
+        # the whole numbers below a fraction are those up to the next whole number below it
+        found = _exact_value(type(value)(math.floor(value)), target, operand.type)
+        sign = "<=" if sign[0] == "<" else ">"
+    return node if found is None else Comparison(sign, operand, Literal(found, operand.type))
 
 
-def _constant_result(result: bool, operand: BoundExpr, limits: tuple[Any, Any] | None) -> BoundExpr:  # noqa: FBT001
-    """True (or false) for every value, NULL for NULL."""
-    if limits is None:  # floats: NaN is the largest value
-        return Comparison("<=" if result else ">", operand, Literal(math.nan, operand.type))
-    return Comparison("<=" if result else ">", operand, Literal(limits[1], operand.type))
-
-
-def _unwrap_set(
-    node: BoundExpr, operand: BoundExpr, target: Type, values: frozenset[Any], *, has_null: bool
-) -> BoundExpr:
-    kept = set()
-    for value in values:
-        floor = _floor_for(operand.type, target, value)
-        if floor is None:
-            return node
-        below, exact = floor(value)
-        limits = _limits(operand.type)
-        if exact and below is not None and (limits is None or below <= limits[1]):
-            kept.add(below)
-    return InSet(operand, frozenset(kept), has_null)
-
-
-def _limits(type_: Type) -> tuple[Any, Any] | None:
-    name = name_of(type_)
-    if name == "decimal":
-        precision, scale = decimal_of(type_)
-        largest = decimal.Decimal(10**precision - 1).scaleb(-scale)
-        return -largest, largest
-    if name in FLOATING:
+def _exact_value(value: Any, target: Type, source: Type) -> Any:
+    """The value of `source` that a cast to `target`, and no other value of it, makes `value`; None if there is none."""
+    if value is None or value != value:  # noqa: PLR0124  # NaN differs from itself
         return None
-    return _INVERSE_LIMITS.get(name, LONG_RANGE)
-
-
-def _floor_for(source: Type, target: Type, value: Any) -> Floor | None:
     match name_of(source), name_of(target):
-        case ("int" | "long", "int" | "long"):
-            return _whole(source) if name_of(target) == "long" else None
-        case ("int" | "long" as name, "decimal"):
-            precision, scale = decimal_of(target)
-            return _whole(source) if precision - scale >= len(str(_INVERSE_LIMITS[name][1])) else None
-        case ("int", "double") | ("long", "double") if math.isfinite(value):
-            return _whole(source) if name_of(source) == "int" or abs(value) < _EXACT_IN_DOUBLE else None
+        case ("int" | "long" as name, "long" | "double" | "decimal" as other):
+            low, high = INT_RANGE if name == "int" else LONG_RANGE
+            if other == "double" and abs(value) >= _EXACT_IN_DOUBLE:
+                return None
+            if other == "decimal" and decimal_of(target)[0] - decimal_of(target)[1] < len(str(high)):
+                return None  # a cast that can fail
+            return int(value) if low <= value <= high and int(value) == value else None
         case ("float", "double"):
-            return _single_precision
+            return value if round_to_float(value) == value else None
         case ("decimal", "decimal"):
             (p1, s1), (p2, s2) = decimal_of(source), decimal_of(target)
-            return _scaled(source) if p2 - s2 >= p1 - s1 and s2 >= s1 else None  # a narrowing cast rounds
+            found = decimal_constant(value, source) if p1 - s1 <= p2 - s2 and s1 <= s2 else None  # others round
+            return found if found == value else None
         case "date", name if name in TIMESTAMPS:
-            return _ticks(MICROSECONDS_PER_DAY * (1000 if name.endswith("_ns") else 1), INT_RANGE)
-        case (one, other) if one in TIMESTAMPS and other in TIMESTAMPS:
-            if other.endswith("_ns") and not one.endswith("_ns"):
-                return _ticks(1000, LONG_RANGE)
-            return _ticks(1, LONG_RANGE) if one.endswith("_ns") == other.endswith("_ns") else None
+            days, rest = divmod(value, MICROSECONDS_PER_DAY * (1000 if name.endswith("_ns") else 1))
+            return days if rest == 0 and INT_RANGE[0] <= days <= INT_RANGE[1] else None
+        case (one, other) if {one, other} <= TIMESTAMPS:
+            if one.endswith("_ns") == other.endswith("_ns"):
+                return value
+            return value // 1000 if other.endswith("_ns") and value % 1000 == 0 else None
         case _:
             return None
-
-
-def _whole(source: Type) -> Floor:
-    low = _INVERSE_LIMITS[name_of(source)][0]
-
-    def floor(value: Any) -> tuple[Any, bool]:
-        below = math.floor(value)
-        return (None, False) if below < low else (below, below == value)
-
-    return floor
-
-
-def _ticks(factor: int, limits: tuple[int, int]) -> Floor:
-    def floor(value: Any) -> tuple[Any, bool]:
-        below = value // factor
-        return (None, False) if below < limits[0] else (below, below * factor == value)
-
-    return floor
-
-
-def _scaled(source: Type) -> Floor:
-    precision, scale = decimal_of(source)
-
-    def floor(value: decimal.Decimal) -> tuple[Any, bool]:
-        with decimal.localcontext() as context:
-            context.prec = 100
-            below = value.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_FLOOR)
-            if below <= -(decimal.Decimal(10) ** (precision - scale)):
-                return None, False
-            return below, below == value
-
-    return floor
-
-
-def _single_precision(value: float) -> tuple[Any, bool]:
-    if value != value:  # noqa: PLR0124  # NaN is the same in both
-        return value, True
-    nearest = round_to_float(value)
-    if nearest > value:
-        bits = struct.unpack("i", struct.pack("f", nearest))[0]
-        if nearest == 0.0:
-            return -(2.0**-149), False
-        nearest = struct.unpack("f", struct.pack("i", bits - 1 if nearest > 0 else bits + 1))[0]
-    return nearest, nearest == value
 
 
 _TRUE, _FALSE, _NULL = Literal(True, BOOLEAN), Literal(False, BOOLEAN), Literal(None, BOOLEAN)
@@ -404,11 +302,13 @@ def _shorter_coalesce(node: Coalesce) -> BoundExpr:
     return Coalesce(tuple(kept), node.type) if kept else node
 
 
-_NEVER_FAILING_CALLS = frozenset((
-    "lower", "upper", "trim", "ltrim", "rtrim", "reverse", "length", "octet_length", "startswith", "endswith", "contains",
-    "year", "quarter", "month", "week", "day", "hour", "minute", "dayofweek", "weekday", "dayofyear", "isnan",
-    "array_contains", "map_contains_key", "size",
+NEVER_FAILING_CALLS = frozenset((
+    "lower", "upper", "trim", "ltrim", "rtrim", "reverse", "length", "octet_length", "substr", "left", "right", "concat",
+    "replace", "startswith", "endswith", "contains", "rlike", "year", "quarter", "month", "day", "dayofweek", "weekday",
+    "dayofyear", "weekofyear", "hour", "minute", "second", "trunc", "last_day", "unix_date", "unix_seconds", "unix_millis",
+    "unix_micros", "isnan", "array_contains", "map_contains_key", "map_get", "size",
 ))  # fmt: skip
+"""Functions that have a value, or NULL, for all arguments."""
 _NEVER_FAILING_CASTS = frozenset((
     ("timestamp", "date"), ("timestamptz", "date"), ("int", "long"), ("int", "double"), ("float", "double"),
     ("int", "string"), ("long", "string"), ("date", "string"), ("boolean", "string"),
@@ -420,7 +320,7 @@ def may_fail(node: BoundExpr) -> bool:
     match node:
         case Failure():
             return True
-        case Call(name) if name not in _NEVER_FAILING_CALLS:
+        case Call(name) if name not in NEVER_FAILING_CALLS:
             return True
         case Cast(operand, kind, safe) if (
             not safe and (name_of(operand.type), name_of(kind)) not in _NEVER_FAILING_CASTS

@@ -10,7 +10,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
-from nevermore.scan_core.expr.literals import from_python, parse_number, parse_text, span_amount
+from nevermore.scan_core.expr.literals import from_python, parse_number, parse_text
 from nevermore.scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.model.errors import PredicateError
 from nevermore.scan_core.model.schema import PrimitiveType
@@ -31,9 +31,6 @@ BINARY: dict[type[exp.Expression], str] = {
     exp.IntDiv: "div",
     exp.DPipe: "||",
     exp.RegexpLike: "rlike",
-    exp.BitwiseAnd: "&",
-    exp.BitwiseOr: "|",
-    exp.BitwiseXor: "^",
 }
 PLAIN = frozenset({"this", "expression", "expressions"})
 ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
@@ -73,6 +70,8 @@ TYPE_NAMES = {
 }
 
 
+IN_QUERIES = "queries take it: nevermore sql"
+"""The hint where a condition is one of Spark's, but not of filters."""
 MAX_TOKENS = 50_000
 """Names, values and operators of a text outside of IN lists: some 10,000 conditions. Parsing takes 0.1 ms each."""
 MAX_LISTED_TOKENS = 800_000
@@ -133,10 +132,6 @@ def require_bounded(found: list[tokens.Token]) -> None:
         )
 
 
-_BIT_LEVELS = {tokens.TokenType.PIPE: 0, tokens.TokenType.CARET: 1, tokens.TokenType.AMP: 2}
-"""How tightly they bind in Spark; all looser than `+`. sqlglot groups them from left to right."""
-
-
 class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped here
     """Spark's grammar, but calls stay calls: no rewriting of functions into canonical ones."""
 
@@ -156,27 +151,6 @@ class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped he
         tokens.TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
         tokens.TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
     }
-
-    def _parse_bitwise(self) -> exp.Expression | None:
-        return self._parse_bits(self._parse_shifted(), 0)
-
-    def _parse_bits(self, left: exp.Expression | None, loosest: int) -> exp.Expression | None:
-        """`left` and what `&`, `^` and `|` from this level on put to it."""
-        while (level := _BIT_LEVELS.get(self._curr.token_type, -1)) >= loosest:
-            kind = self.BITWISE[self._curr.token_type]
-            self._advance()
-            right = self._parse_bits(self._parse_shifted(), level + 1)
-            left = self.expression(kind(this=left, expression=right))
-        return left
-
-    def _parse_shifted(self) -> exp.Expression | None:
-        this = self._parse_term()
-        while self._match_pair(tokens.TokenType.LT, tokens.TokenType.LT) or self._match_pair(
-            tokens.TokenType.GT, tokens.TokenType.GT
-        ):
-            kind = exp.BitwiseLeftShift if self._prev.token_type is tokens.TokenType.LT else exp.BitwiseRightShift
-            this = self.expression(kind(this=this, expression=self._parse_term()))
-        return this
 
 
 class _Filter(Spark):  # type: ignore[misc]  # sqlglot is untyped here
@@ -277,7 +251,7 @@ class _Converter:
             return self._connector(node)
         method = getattr(self, f"_convert_{type(node).__name__.lower()}", None)
         if method is None:
-            raise self.refuse(node, f"{_name_of(node)} is not supported in a filter")
+            raise self.refuse(node, f"{_name_of(node)} is not supported in a filter; {IN_QUERIES}")
         result: Expr = method(node)
         return result
 
@@ -367,9 +341,6 @@ class _Converter:
         if isinstance(below, exp.TryCast) and isinstance(below.this, exp.Literal) and not below.this.is_string:
             return CastTo(self._number(f"-{below.this.this}", node), self._type_name(below), safe=False)
         return self._operation("negative", node, below)
-
-    def _convert_bitwisenot(self, node: exp.BitwiseNot) -> Expr:
-        return self._operation("~", node, node.this)
 
     def _convert_not(self, node: exp.Not) -> Expr:
         return self._operation("not", node, node.this)
@@ -464,21 +435,11 @@ class _Converter:
 
     def _convert_interval(self, node: exp.Interval) -> Expr:
         unit = node.args.get("unit")
-        if isinstance(node.this, exp.Literal) and isinstance(unit, exp.IntervalSpan):
-            return self._interval_of_parts(node, node.this.this, unit)
         if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var):
-            raise self.refuse(
-                node, "an interval is a number and one unit (interval 3 days), or '1 12:00:00' day to second"
-            )
+            raise self.refuse(node, "an interval in a filter is a number and one unit: interval 3 days")
         return self._operation(
             "interval", node, Constant(node.this.this), Constant(unit.name.lower().removesuffix("s"))
         )
-
-    def _interval_of_parts(self, node: exp.Interval, text: str, unit: exp.IntervalSpan) -> Expr:
-        found = span_amount(text, unit.this.name.lower(), unit.expression.name.lower())
-        if found is None:
-            raise self.refuse(node, f"{text!r} is not a valid interval {unit.sql('spark').lower()}")
-        return self._operation("interval", node, *(Constant(part) for part in found))
 
     def _convert_anonymous(self, node: exp.Anonymous) -> Expr:
         return self._operation(node.name.lower(), node, *node.expressions)

@@ -253,8 +253,8 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
     left, right = (coerce(a, INT) if name_of(a.type) == "unknown" else a for a in (left, right))
     result = arithmetic_type(plain, left.type, right.type)
     kinds = {name_of(left.type), name_of(right.type)}
-    if plain == "div" and kinds & FLOATING:
-        raise ArgumentError("div takes whole numbers and decimals; write floor(a / b), or cast to a decimal")
+    if plain == "div" and kinds - INTEGRAL:
+        raise ArgumentError("div takes whole numbers in a filter; write floor(a / b)")
     if "decimal" in kinds and name_of(result) not in FLOATING:
         left, right = (coerce(a, _exact_decimal(a)) for a in (left, right))
         result = arithmetic_type(plain, left.type, right.type)
@@ -274,14 +274,12 @@ def _exact_decimal(argument: BoundExpr) -> Type:
 def _check_decimal_digits(operator: str, left: Type, right: Type, result: Type) -> None:
     (p1, s1), (p2, s2) = decimal_of(left), decimal_of(right)
     match operator:
-        case "+" | "-":
+        case "+" | "-" | "%":
             digits = max(p1 - s1, p2 - s2) + max(s1, s2) + 1
         case "*":
             digits = p1 + p2 + 1
-        case "/":
-            digits = p1 - s1 + s2 + max(decimal_of(result)[1] + 1, 4, s1 + p2 - s2 + 1)
         case _:
-            digits = p1 - s1 + s2 + max(p2 + 1, 4, s1 + p2 - s2 + 1)
+            digits = p1 - s1 + s2 + max(decimal_of(result)[1] + 1, 4, s1 + p2 - s2 + 1)
     if digits > _MAX_DIGITS:
         raise ArgumentError(
             f"{operator} of {left} and {right} is not supported in a filter: it needs {digits} digits, more than "
@@ -335,16 +333,6 @@ def is_nan(name: str, arguments: Arguments) -> BoundExpr:
     return Call("isnan", (value,), BOOLEAN)
 
 
-def bitwise(name: str, arguments: Arguments) -> BoundExpr:
-    """& | ^ ~ in the wider of the operands' types."""
-    for index, argument in enumerate(arguments):
-        if name_of(argument.type) not in INTEGRAL:
-            raise ArgumentError(f"{name} takes ints or longs, not {argument.type}", index)
-    type_ = arguments[0].type if len(arguments) == 1 else common_type(arguments[0].type, arguments[1].type)
-    assert type_ is not None  # noqa: S101  # int and long have one
-    return Call(name, tuple(coerce(a, type_) for a in arguments), type_)
-
-
 @dataclass(frozen=True, slots=True)
 class Function:
     """Between `least` and `most` arguments (None: any number), and the rule that binds them."""
@@ -364,11 +352,16 @@ def _takes(result: Type, *converters: Callable[[BoundExpr, str, int], BoundExpr]
     return bind
 
 
-def _replace(name: str, arguments: Arguments) -> BoundExpr:
-    for index, argument in enumerate(arguments[1:], start=1):
-        if not isinstance(argument, Literal):
-            raise ArgumentError("replace takes constants for what it replaces", index)
-    return _takes(STRING, string)(name, arguments)
+def _takes_constants(result: Type, *converters: Callable[[BoundExpr, str, int], BoundExpr]) -> Rule:
+    """As `_takes`; all arguments but the first are constants."""
+
+    def bind(name: str, arguments: Arguments) -> BoundExpr:
+        for index, argument in enumerate(arguments[1:], start=1):
+            if not isinstance(argument, Literal):
+                raise ArgumentError(f"{name} takes constants after its first argument in a filter", index)
+        return _takes(result, *converters)(name, arguments)
+
+    return bind
 
 
 def _alias(target: str, bind: Rule) -> Rule:
@@ -407,31 +400,9 @@ def _length(_: str, arguments: Arguments) -> BoundExpr:
     return _takes(INT, string)("length", arguments)
 
 
-def _extreme(name: str, arguments: Arguments) -> BoundExpr:
-    """The largest or smallest argument that is not NULL."""
-    operands, type_ = same_type(name, arguments)
-    _comparable(name, type_)
-    sign = ">=" if name == "greatest" else "<="
-    result = operands[-1]
-    for operand in reversed(operands[:-1]):
-        branches = ((IsNull(operand), result), (IsNull(result), operand), (Comparison(sign, operand, result), operand))
-        result = Case(branches, result, type_)
-    return result
-
-
-def _nanvl(name: str, arguments: Arguments) -> BoundExpr:
-    (value, default), type_ = same_type(name, arguments)
-    if name_of(type_) not in FLOATING:
-        value, default, type_ = double(value, name), double(default, name, 1), DOUBLE
-    return Case(((Call("isnan", (value,), BOOLEAN), default),), value, type_)
-
-
 def _cast_call(target: PrimitiveType) -> Rule:
     return lambda _, arguments: cast_to(arguments[0], target)
 
-
-MAX_EXTREMES = 5
-"""Of greatest and least: each argument doubles the work."""
 
 FUNCTIONS: Mapping[str, Function] = {
     **{
@@ -452,14 +423,18 @@ FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(("lower", "lcase"), Function(1, 1, _alias("lower", _takes(STRING, string)))),
     **dict.fromkeys(("upper", "ucase"), Function(1, 1, _alias("upper", _takes(STRING, string)))),
     **dict.fromkeys(("length", "char_length", "character_length", "len"), Function(1, 1, _length)),
-    **dict.fromkeys(("substr", "substring"), Function(2, 3, _alias("substr", _takes(STRING, string, integer)))),
-    **dict.fromkeys(("left", "right"), Function(2, 2, _takes(STRING, string, integer))),
+    **dict.fromkeys(
+        ("substr", "substring"), Function(2, 3, _alias("substr", _takes_constants(STRING, string, integer)))
+    ),
+    **dict.fromkeys(("left", "right"), Function(2, 2, _takes_constants(STRING, string, integer))),
     **dict.fromkeys(("trim", "ltrim", "rtrim", "reverse"), Function(1, 1, _takes(STRING, string))),
-    "replace": Function(2, 3, _replace),
+    "replace": Function(2, 3, _takes_constants(STRING, string)),
     **dict.fromkeys(("concat", "||"), Function(1, None, _alias("concat", _takes(STRING, string)))),
-    **dict.fromkeys(("startswith", "starts_with"), Function(2, 2, _alias("startswith", _takes(BOOLEAN, string)))),
-    **dict.fromkeys(("endswith", "ends_with"), Function(2, 2, _alias("endswith", _takes(BOOLEAN, string)))),
-    "contains": Function(2, 2, _takes(BOOLEAN, string)),
+    **dict.fromkeys(
+        ("startswith", "starts_with"), Function(2, 2, _alias("startswith", _takes_constants(BOOLEAN, string)))
+    ),
+    **dict.fromkeys(("endswith", "ends_with"), Function(2, 2, _alias("endswith", _takes_constants(BOOLEAN, string)))),
+    "contains": Function(2, 2, _takes_constants(BOOLEAN, string)),
     **dict.fromkeys(DATE_PARTS, Function(1, 1, _takes(INT, date_argument))),
     "dayofmonth": Function(1, 1, _alias("day", _takes(INT, date_argument))),
     **dict.fromkeys(TIME_PARTS, Function(1, 1, time_part)),
@@ -472,12 +447,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "date_from_unix_date": Function(1, 1, _takes(DATE, integer)),
     **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), Function(1, 1, to_epoch)),
     **dict.fromkeys(("timestamp_seconds", "timestamp_millis", "timestamp_micros"), Function(1, 1, from_epoch)),
-    **dict.fromkeys(("&", "|", "^"), Function(2, 2, bitwise)),
-    "~": Function(1, 1, bitwise),
     "round": Function(1, 2, rounded_half_up),
-    "sqrt": Function(1, 1, _takes(DOUBLE, double)),
-    **dict.fromkeys(("greatest", "least"), Function(2, MAX_EXTREMES, _extreme)),
-    "nanvl": Function(2, 2, _nanvl),
     "last_day": Function(1, 1, _takes(DATE, date_argument)),
     **dict.fromkeys(("coalesce", "ifnull", "nvl"), Function(1, None, _coalesce)),
     **dict.fromkeys(("if", "iff"), Function(3, 3, _if)),

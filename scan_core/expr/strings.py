@@ -2,31 +2,19 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.scan_core.expr.literals import INT_RANGE
-from nevermore.scan_core.expr.vectors import Kernel, Operand, Vector, array_from
+from nevermore.scan_core.expr.vectors import Kernel, Operand, Vector
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.rows.buffers import scalar
 
 _JAVA_LINE_END = r"\n\r\x{85}\x{2028}\x{2029}"
 _SIMPLE_ESCAPES = frozenset("dDwWtnrf\\.[]{}()*+?^$|/-\"'`~!@#%&=:;<>, _")
-_POSIX = {
-    "Lower": "a-z",
-    "Upper": "A-Z",
-    "Alpha": "a-zA-Z",
-    "Digit": "0-9",
-    "Alnum": "a-zA-Z0-9",
-    "Punct": r"!-/:-@\[-`{-~",
-    "ASCII": r"\x00-\x7f",
-    "Space": r"\x09-\x0d ",
-}
 
 
 class Wildcard(Enum):
@@ -60,50 +48,19 @@ def like_parts(pattern: str, escape: str | None) -> tuple[str | Wildcard, ...]:
     return tuple(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
-    """The cheapest Arrow kernel that decides a pattern."""
-
-    kind: Literal["all", "equal", "prefix", "suffix", "contains", "regex"]
-    text: str
-
-    def __call__(self, values: pa.Array) -> pa.Array:
-        """One boolean per value, NULL for NULL."""
-        match self.kind:
-            case "all":
-                return pc.starts_with(values, pattern="")
-            case "equal":
-                return pc.equal(values, scalar(self.text, values.type))
-            case "prefix":
-                return pc.starts_with(values, pattern=self.text)
-            case "suffix":
-                return pc.ends_with(values, pattern=self.text)
-            case "contains":
-                return pc.match_substring(values, pattern=self.text)
-            case _:
-                return pc.match_substring_regex(values, pattern=self.text)
-
-
-@lru_cache(maxsize=256)
-def like_matcher(pattern: str, escape: str | None) -> Matcher:
-    """The kernel for a LIKE pattern."""
-    match like_parts(pattern, escape):
-        case ():
-            return Matcher("equal", "")
-        case (str(text),):
-            return Matcher("equal", text)
-        case (Wildcard.MANY,):
-            return Matcher("all", "")
-        case (str(text), Wildcard.MANY):
-            return Matcher("prefix", text)
-        case (Wildcard.MANY, str(text)):
-            return Matcher("suffix", text)
-        case (Wildcard.MANY, str(text), Wildcard.MANY):
-            return Matcher("contains", text)
-        case parts:
-            wild = {Wildcard.ONE: ".", Wildcard.MANY: ".*"}
-            body = "".join(_quote(p) if isinstance(p, str) else wild[p] for p in parts)
-            return Matcher("regex", rf"(?s)\A{body}\z")
+def matches_like(values: pa.Array, pattern: str, escape: str | None) -> pa.Array:
+    """Which values match a LIKE pattern; NULL for NULL."""
+    parts = like_parts(pattern, escape)
+    if all(isinstance(part, str) for part in parts):
+        return pc.equal(values, scalar("".join(map(str, parts)), values.type))
+    if any(isinstance(part, str) and re.search(r"[\\%_]", part) for part in parts):
+        # Arrow takes escapes in prefixes and suffixes for text
+        wild = {Wildcard.ONE: ".", Wildcard.MANY: ".*"}
+        body = "".join(
+            re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", part) if isinstance(part, str) else wild[part] for part in parts
+        )
+        return pc.match_substring_regex(values, pattern=rf"(?s)\A{body}\z")
+    return pc.match_like(values, pattern="".join(part if isinstance(part, str) else part.value for part in parts))
 
 
 def like_prefix(pattern: str, escape: str | None) -> tuple[str, bool]:
@@ -119,13 +76,9 @@ def is_like_exact(pattern: str, escape: str | None) -> bool:
     return all(isinstance(p, str) for p in like_parts(pattern, escape))
 
 
-def _quote(text: str) -> str:
-    return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", text)
-
-
 @lru_cache(maxsize=256)
-def regex_matcher(pattern: str) -> Matcher:
-    """The kernel that finds Java's regular expression `pattern` anywhere in a string.
+def translated_regex(pattern: str) -> str:
+    """Java's regular expression `pattern` as Arrow finds it anywhere in a string.
 
     Raises:
         ValueError: it is malformed or means something else in RE2.
@@ -135,7 +88,7 @@ def regex_matcher(pattern: str) -> Matcher:
         pc.match_substring_regex(pa.array([""]), pattern=translated)
     except pa.ArrowInvalid as error:
         raise ValueError(f"the regular expression {pattern!r} is not supported: {error}") from error
-    return Matcher("regex", translated)
+    return translated
 
 
 class _Translation:
@@ -187,11 +140,6 @@ class _Translation:
             return r"\x09-\x0d " if in_class else r"[\x09-\x0d ]"
         if character == "S" and not in_class:
             return r"[^\x09-\x0d ]"
-        if character == "p" and (found := re.match(r"\{(\w+)\}", self._pattern[self._at :])):
-            self._at += found.end()
-            if found[1] in _POSIX:
-                return _POSIX[found[1]] if in_class else f"[{_POSIX[found[1]]}]"
-            return rf"\p{{{found[1].removeprefix('Is')}}}"
         if character in {"A", "z"} and not in_class:
             return f"\\{character}"
         if character in _SIMPLE_ESCAPES:
@@ -219,10 +167,6 @@ class _Translation:
 _SPECIAL_LOWER = "[İΣ]"
 """Characters whose lower case depends on context or is more than one character."""
 _SPECIAL_UPPER = "[ŉßǰΐΰևẖ-ẚᾀ-ᾯᾲ-ᾴᾶ-ᾼῂ-ῄῆ-ῌῒΐῖῗῢ-ῤῦῧῲ-ῴῶ-ῼﬀ-ﬆﬓ-ﬗ]"
-
-
-def _length(arguments: tuple[Operand, ...]) -> int:
-    return next(len(a) for a in arguments if isinstance(a, pa.Array))
 
 
 def _unary(function: Callable[[pa.Array], pa.Array]) -> Kernel:
@@ -258,68 +202,13 @@ def _text_length(array: pa.Array) -> pa.Array:
     return pc.utf8_length(array).cast(pa.int32())
 
 
-def _binary_test(name: str) -> Kernel:
-    constant: dict[str, Any] = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}
+def _with_constants(function: Callable[..., pa.Array]) -> Kernel:
+    """The kernel of a function of text and constants."""
 
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-        text, part = arguments
-        if isinstance(part, pa.Scalar) and isinstance(text, pa.Array):
-            return Vector(constant[name](text, pattern=part.as_py()))
-        return Vector(_compare_parts(name, array_from(text, _length(arguments)), array_from(part, _length(arguments))))
+        return Vector(function(arguments[0], *(a.as_py() for a in arguments[1:])))
 
     return kernel
-
-
-def _compare_parts(name: str, text: pa.Array, part: pa.Array) -> pa.Array:
-    if name == "contains":
-        # once per distinct needle: a pattern of Arrow's kernels is a constant
-        encoded = part.dictionary_encode()
-        result = pa.nulls(len(text), pa.bool_())
-        for code, needle in enumerate(encoded.dictionary.to_pylist()):
-            result = pc.if_else(pc.equal(encoded.indices, code), pc.match_substring(text, pattern=needle), result)
-        return result
-    ends = pc.binary_length(part)
-    fits = pc.greater_equal(pc.binary_length(text), ends)
-    return pc.and_kleene(fits, _edges_equal(text, part, name))
-
-
-def _edges_equal(text: pa.Array, part: pa.Array, name: str) -> pa.Array:
-    """Whether the edge of `text` with the length of `part` equals it; evaluated per distinct length of the parts."""
-    lengths = pc.utf8_length(part)
-    result = pa.nulls(len(text), pa.bool_())
-    for length in pc.unique(pc.drop_null(lengths)).to_pylist():
-        if length == 0:
-            edge = pc.equal(pc.utf8_length(text), pc.utf8_length(text))
-        elif name == "startswith":
-            edge = pc.equal(pc.utf8_slice_codeunits(text, 0, length), part)
-        else:
-            edge = pc.equal(pc.utf8_slice_codeunits(text, -length), part)
-        result = pc.if_else(pc.equal(lengths, length), edge, result)
-    return result
-
-
-def _substr(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-    length = _length(arguments)
-    text = array_from(arguments[0], length)
-    limits = arguments[1:]
-    if all(isinstance(a, pa.Scalar) for a in limits):
-        return Vector(_slice(text, *(a.as_py() for a in limits)))
-    return Vector(_by_distinct(text, [array_from(a, length) for a in limits], _slice))
-
-
-def _by_distinct(text: pa.Array, limits: list[pa.Array], slice_: Callable[..., pa.Array]) -> pa.Array:
-    """Apply a slice with constant limits once per distinct combination of them."""
-    keys = pa.table({str(i): a for i, a in enumerate(limits)})
-    result = pa.nulls(len(text), text.type)
-    for combination in keys.group_by(keys.column_names).aggregate([]).to_pylist():
-        values = [combination[str(i)] for i in range(len(limits))]
-        if None in values:
-            continue
-        mask = pc.equal(limits[0], values[0])
-        for array, value in zip(limits[1:], values[1:], strict=True):
-            mask = pc.and_(mask, pc.equal(array, value))
-        result = pc.if_else(pc.fill_null(mask, False), slice_(text, *values), result)
-    return result
 
 
 def _slice(text: pa.Array, position: int, length: int | None = None) -> pa.Array:
@@ -353,36 +242,20 @@ def _emptied(text: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_valid(text), pa.scalar("", text.type), pa.scalar(None, text.type))
 
 
-def _edge(name: str) -> Kernel:
-    def cut(text: pa.Array, count: int) -> pa.Array:
-        if count <= 0:
-            return _emptied(text)
-        return pc.utf8_slice_codeunits(text, 0, count) if name == "left" else pc.utf8_slice_codeunits(text, -count)
+def _left(text: pa.Array, count: int) -> pa.Array:
+    return pc.utf8_slice_codeunits(text, 0, count) if count > 0 else _emptied(text)
 
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-        text, count = arguments
-        if isinstance(count, pa.Scalar):
-            return Vector(cut(array_from(text, _length(arguments)), count.as_py()))
-        length = _length(arguments)
-        return Vector(_by_distinct(array_from(text, length), [array_from(count, length)], cut))
 
-    return kernel
+def _right(text: pa.Array, count: int) -> pa.Array:
+    return pc.utf8_slice_codeunits(text, -count) if count > 0 else _emptied(text)
 
 
 def _concat(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
     return Vector(pc.binary_join_element_wise(*arguments, ""))
 
 
-def _replace(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-    text, wanted = arguments[0], arguments[1]
-    by = arguments[2] if len(arguments) > 2 else pa.scalar("")
-    if wanted.as_py() == "":
-        return Vector(text)
-    return Vector(pc.replace_substring(text, pattern=wanted.as_py(), replacement=by.as_py()))
-
-
-def _rlike(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-    return Vector(regex_matcher(arguments[1].as_py())(arguments[0]))
+def _replace(text: pa.Array, wanted: str, by: str = "") -> pa.Array:
+    return text if wanted == "" else pc.replace_substring(text, pattern=wanted, replacement=by)
 
 
 KERNELS: Mapping[str, Kernel] = {
@@ -394,13 +267,13 @@ KERNELS: Mapping[str, Kernel] = {
     "ltrim": _unary(lambda a: pc.utf8_ltrim(a, characters=" ")),
     "rtrim": _unary(lambda a: pc.utf8_rtrim(a, characters=" ")),
     "reverse": _unary(pc.utf8_reverse),
-    "startswith": _binary_test("startswith"),
-    "endswith": _binary_test("endswith"),
-    "contains": _binary_test("contains"),
-    "substr": _substr,
-    "left": _edge("left"),
-    "right": _edge("right"),
+    "startswith": _with_constants(lambda text, part: pc.starts_with(text, pattern=part)),
+    "endswith": _with_constants(lambda text, part: pc.ends_with(text, pattern=part)),
+    "contains": _with_constants(lambda text, part: pc.match_substring(text, pattern=part)),
+    "substr": _with_constants(_slice),
+    "left": _with_constants(_left),
+    "right": _with_constants(_right),
     "concat": _concat,
-    "replace": _replace,
-    "rlike": _rlike,
+    "replace": _with_constants(_replace),
+    "rlike": _with_constants(lambda text, pattern: pc.match_substring_regex(text, pattern=translated_regex(pattern))),
 }

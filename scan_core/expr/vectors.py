@@ -25,11 +25,6 @@ class Vector:
     failed: Mask | None = None
     reason: str = ""
 
-    def where(self, rows: Mask) -> "Vector":
-        """Only the rows of a mask."""
-        values = self.values.filter(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values
-        return Vector(values, None if self.failed is None else self.failed[rows], self.reason)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
@@ -42,32 +37,6 @@ class Truth:
     unknown: Mask | None = None
     failed: Mask | None = None
     reason: str = ""
-
-    def where(self, rows: Mask) -> "Truth":
-        """Only the rows of a mask."""
-        unknown = None if self.unknown is None else self.unknown[rows]
-        return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
-
-    def at(self, rows: npt.NDArray[np.integer[Any]]) -> "Truth":
-        """The rows at these positions."""
-        unknown = None if self.unknown is None else self.unknown[rows]
-        return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
-
-    def followed_by(self, other: "Truth") -> "Truth":
-        """These rows followed by others."""
-        return Truth(
-            np.concatenate([self.true, other.true]),
-            _followed(self.unknown, other.unknown, self, other),
-            _followed(self.failed, other.failed, self, other),
-            self.reason or other.reason,
-        )
-
-
-def _followed(first: Mask | None, second: Mask | None, one: Truth, other: Truth) -> Mask | None:
-    if first is None and second is None:
-        return None
-    none = [np.zeros(len(t.true), np.bool_) for t in (one, other)]
-    return np.concatenate([none[0] if first is None else first, none[1] if second is None else second])
 
 
 def union(left: Mask | None, right: Mask | None) -> Mask | None:

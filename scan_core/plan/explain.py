@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.scan_core.bitmaps.answers import Answer, Choice, Stages, leaves, split_stages
+from nevermore.scan_core.bitmaps.answers import Answer, Answers, Choice, answer_conjuncts, leaves
 from nevermore.scan_core.bitmaps.column_index import is_indexable
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Member, walk
 from nevermore.scan_core.expr.evaluate import judge
@@ -277,7 +277,7 @@ _MAX_FILES = 16
 class _Group:
     """Files whose filter is split alike."""
 
-    stages: Stages
+    answers: Answers
     num_files: int = 0
     num_rows: int = 0
     rows_left: dict[BoundExpr, int] = field(default_factory=dict)
@@ -290,12 +290,11 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     conjuncts = context.predicate.conjuncts
     groups: dict[object, _Group] = {}
     for task in indexed[:_MAX_FILES]:
-        stages = split_stages(conjuncts, task, context, ScanMetrics())
-        key = (tuple(stages.answered), tuple(map(_mixed_key, stages.mixed.items())), stages.refused)
-        group = groups.setdefault(key, _Group(stages))
+        answers = answer_conjuncts(conjuncts, task, context, ScanMetrics())
+        group = groups.setdefault((tuple(answers.answered), answers.refused), _Group(answers))
         group.num_files += 1
         group.num_rows += task.data_file.record_count
-        for choice in _choices(stages):
+        for choice in _choices(answers):
             group.rows_left[choice.node] = group.rows_left.get(choice.node, 0) + choice.true.num_rows
     yield f"  bitmap indexes: {len(indexed)} of {len(tasks)} data files have one on a column of the filter"
     for group in groups.values():
@@ -303,32 +302,22 @@ def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
     if len(indexed) > _MAX_FILES:
         yield f"    {len(indexed) - _MAX_FILES} more indexed files are looked at when they are read"
     if len(indexed) < len(tasks):
-        yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: stage 2 alone, every part on values"
+        yield f"    {_count(len(tasks) - len(indexed), 'data file')} without: matched on values alone"
 
 
 def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]:
-    stages, files = group.stages, f"{group.num_files} data file{'s' if group.num_files != 1 else ''}"
-    if stages.answered:
-        yield f"    {files}: stage 1, rows found by bitmap before anything is decoded:"
-        for index, answer in stages.answered.items():
+    answers, files = group.answers, f"{group.num_files} data file{'s' if group.num_files != 1 else ''}"
+    if answers.answered:
+        yield f"    {files}: rows found by bitmap before anything is decoded:"
+        for index, answer in answers.answered.items():
             yield f"      {bound_text(conjuncts[index])}  ({_shares(answer, group)})"
-    rest = [i for i in range(len(conjuncts)) if i not in stages.answered]
-    head = "the rows left" if stages.answered else f"{files}: all rows"
+    rest = [i for i in range(len(conjuncts)) if i not in answers.answered]
     if rest:
-        yield f"    {head}: stage 2, matched on values:"
-    for index in rest:
-        text = bound_text(conjuncts[index])
-        parts = stages.mixed.get(index, {})
-        if conjuncts[index] in parts:
-            yield f"      {text}, by row position ({_shares(parts[conjuncts[index]], group)})"
-        elif parts:
-            known = "; ".join(f"{bound_text(node)} ({_shares(answer, group)})" for node, answer in parts.items())
-            yield f"      {text}, by row position first where bitmaps give it: {known}"
-        else:
-            yield f"      {text}"
-    for choice in stages.declined:
+        yield f"    {'the rows left' if answers.answered else f'{files}: all rows'}: matched on values:"
+    yield from (f"      {bound_text(conjuncts[index])}" for index in rest)
+    for choice in answers.declined:
         yield f"      not by bitmap, for values cost less: {bound_text(choice.node)} ({_values(choice)})"
-    for reason in stages.refused:
+    for reason in answers.refused:
         yield f"      index refused: {reason}"
 
 
@@ -347,14 +336,9 @@ def _values(choice: Choice) -> str:
     return f"all but {read}" if choice.true.is_complement else read
 
 
-def _choices(stages: Stages) -> list[Choice]:
-    answers = [*stages.answered.values(), *(a for parts in stages.mixed.values() for a in parts.values())]
-    return list({leaf.choice.node: leaf.choice for answer in answers for leaf in leaves(answer)}.values())
-
-
-def _mixed_key(item: tuple[int, object]) -> object:
-    index, parts = item
-    return index, frozenset(parts) if isinstance(parts, dict) else parts
+def _choices(answers: Answers) -> list[Choice]:
+    found = answers.answered.values()
+    return list({leaf.choice.node: leaf.choice for answer in found for leaf in leaves(answer)}.values())
 
 
 _MAX_RANGES = 4

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from nevermore.scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
 from nevermore.scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, name_of
 from nevermore.scan_core.expr.evaluate import constant_value
+from nevermore.scan_core.expr.normalize import NEVER_FAILING_CALLS
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.model.statistics import ColumnStatistics
 
@@ -235,28 +236,6 @@ _MONOTONE = frozenset(
 )
 _WRAPPING, _MAX_DAYS = frozenset({"date_add", "date_sub", "datediff", "last_day", "trunc"}), 2**30
 """Functions whose results wrap around beyond 32 bits, and up to where they do not."""
-_RANGES = {
-    "quarter": (1, 4),
-    "month": (1, 12),
-    "day": (1, 31),
-    "dayofweek": (1, 7),
-    "weekday": (0, 6),
-    "dayofyear": (1, 366),
-    "weekofyear": (1, 53),
-    "hour": (0, 23),
-    "minute": (0, 59),
-    "second": (0, 59),
-    "length": (0, None),
-    "octet_length": (0, None),
-    "size": (0, None),
-}
-_NEVER_FAIL = frozenset(_RANGES) | {
-    *("year", "trunc", "last_day", "unix_date", "unix_seconds", "unix_millis", "unix_micros"),
-    *("lower", "upper", "substr", "left", "right", "trim", "ltrim", "rtrim", "reverse", "concat", "replace"),
-    *("startswith", "endswith", "contains", "rlike", "floor", "isnan", "sqrt", "&", "|", "^", "~"),
-    *("map_get", "array_contains", "map_contains_key"),
-}
-"""Functions that have a value, or NULL, for all arguments."""
 
 
 def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tuple[bool, bool]]) -> Domain:
@@ -337,15 +316,12 @@ def _cast(node: Cast, below: Domain) -> Domain:
 def _call(node: Call, arguments: list[Domain]) -> Domain:
     function = node.function.removeprefix("try ")
     may_be_null = any(d.may_be_null for d in arguments)
-    may_fail = any(d.may_fail for d in arguments) or function not in _NEVER_FAIL
+    may_fail = any(d.may_fail for d in arguments) or function not in NEVER_FAILING_CALLS
     if function in {"map_get", "array_contains"}:
         may_be_null = True
-    low, high = _RANGES.get(function, (None, None))
-    result = Domain(low, high, may_be_null=may_be_null, may_be_nan=name_of(node.type) in FLOATING, may_fail=may_fail)
+    result = Domain(may_be_null=may_be_null, may_be_nan=name_of(node.type) in FLOATING, may_fail=may_fail)
     is_prefix = function == "substr" and len(node.arguments) == 3 and arguments[1].only_value in {0, 1}
-    # div of decimals wraps around
-    is_quotient = function == "/" or (function == "div" and name_of(node.arguments[0].type) != "decimal")
-    if function in _MONOTONE or is_prefix or (is_quotient and _has_one_sign(arguments[1])):
+    if function in _MONOTONE or is_prefix or (function in {"/", "div"} and _has_one_sign(arguments[1])):
         result = _at_corners(node, arguments, lambda values: Call(node.function, values, node.type))
     if function == "isnan":
         (argument,) = arguments
@@ -376,7 +352,9 @@ def _at_corners(
     may_fail = any(d.may_fail for d in arguments)
     if not all(d.may_be_anything_but_null for d in arguments):
         return Domain(may_be_value=False, may_be_null=may_be_null, may_be_nan=False, may_fail=may_fail)
-    open_ended = replace(unknown(node.type), may_be_null=may_be_null, may_fail=may_fail or function not in _NEVER_FAIL)
+    open_ended = replace(
+        unknown(node.type), may_be_null=may_be_null, may_fail=may_fail or function not in NEVER_FAILING_CALLS
+    )
     if any(d.may_be_value and (d.lower is None or d.upper is None) for d in arguments):
         return replace(open_ended, may_be_nan=floating)
     # a function monotone in each argument, up or down, takes its extremes where every argument is at an end of its range

@@ -152,7 +152,10 @@ def outcomes(node: BoundExpr, facts: Facts) -> Outcomes:  # noqa: C901  # one fl
         case Not(operand):
             return _negated(outcomes(operand, facts))
         case Comparison(sign, left, right):
-            return _comparison(sign, _domain(left, facts), _domain(right, facts))
+            known = _domain(left, facts)
+            if left.type != right.type:  # decimals: the constant is no value of the column, which tests of values need
+                known = replace(known, excludes=None)
+            return _comparison(sign, known, _domain(right, facts))
         case Between():
             return _between(node, _domain(node.operand, facts))
         case InSet():

@@ -265,11 +265,11 @@ def _answer_by_bitmaps(
     if lookup.columns[0].has_nan or not isinstance(sources[0], FromFile):
         return ()
     from nevermore.scan_core.expr.bound import Column, InSet
-    from nevermore.scan_core.read.bitmap_filter import find_stages, rows_of_stage_1
+    from nevermore.scan_core.read.bitmap_filter import find_answers, rows_of_answers
 
     conjunct = InSet(Column(field.field_id, field.name, field.type), frozenset(values))
-    stages = find_stages([conjunct], {field.field_id: sources[0]}, task, context, metrics)
-    return (rows_of_stage_1(stages, Cause.RUNTIME_FILTER),) if stages.answered else ()
+    stages = find_answers([conjunct], {field.field_id: sources[0]}, task, context, metrics)
+    return (rows_of_answers(stages, Cause.RUNTIME_FILTER),) if stages.answered else ()
 
 
 def _is_used(filter_: RuntimeFilter, context: ScanContext) -> bool:

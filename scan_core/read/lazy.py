@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from nevermore.scan_core.columns.file_reader import FileReader, RowGroup
 from nevermore.scan_core.model.running import check_running
-from nevermore.scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count, to_mask
+from nevermore.scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count
 
 if TYPE_CHECKING:
-    from nevermore.scan_core.expr.bound import BoundExpr
-    from nevermore.scan_core.expr.evaluate import Shared
+    pass
 
 _FEW_ROWS = 1_024
 """So few survivors of the filters are fetched while their keys are looked up among the deletes."""
@@ -55,7 +54,6 @@ class LazyColumns:
         self.reads: Counter[int] = Counter()
         self.survivors_expected: Callable[[Collection[int], RowSelection], None] | None = None
         self._decoded: dict[int, _Decoded] = {}
-        self._shared: tuple[Shared, RowSelection] | None = None
 
     def copy(self) -> "LazyColumns":
         """A view for requests of other rows: it uses data decoded here, but its own decoded data is not kept."""
@@ -107,17 +105,6 @@ class LazyColumns:
             )
         self._narrow([i for i in dict.fromkeys(indices) if self._decoded[i].selection is not selection], selection)
         return [self._decoded[i].array for i in indices]
-
-    def shared_results(self, parts: "frozenset[BoundExpr]", selection: RowSelection) -> "Shared":
-        """Results that conjuncts share, for the rows of `selection`, which must lie within every earlier one."""
-        from nevermore.scan_core.expr.evaluate import Shared
-
-        if self._shared is None or self._shared[0].parts != parts:
-            self._shared = Shared(parts), selection
-        elif self._shared[1] is not selection:
-            found, within = self._shared
-            self._shared = found.where(to_mask(relative(selection, within))), selection
-        return self._shared[0]
 
     def _narrow(self, indices: Sequence[int], selection: RowSelection) -> None:
         """Narrow decoded columns to `selection`, with one mask for those that were decoded together."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
-from nevermore.scan_core.expr.evaluate import evaluation_error, judge, shared_parts
+from nevermore.scan_core.expr.evaluate import evaluation_error, judge
 from nevermore.scan_core.expr.kernels import cost_of
 from nevermore.scan_core.expr.nodes import BoundPredicate, leaf_ids
 from nevermore.scan_core.expr.parts import narrowed
@@ -48,7 +48,6 @@ class Conjunct(Restriction):
         types: of those that statistics tell of.
         equated: those compared for equality, so that single values can be excluded.
         table: location of the table.
-        shared: sub-expressions that other conjuncts have, too; None where no results are kept.
     """
 
     predicate: BoundPredicate
@@ -60,7 +59,6 @@ class Conjunct(Restriction):
     options: ScanOptions
     worth: Worth
     table: str
-    shared: frozenset[BoundExpr] | None
 
     @property
     def cause(self) -> Cause:
@@ -127,8 +125,7 @@ class Conjunct(Restriction):
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if the conjunct is true; false and NULL are not."""
         values = {i: values_of(source, columns, selection) for i, source in self.columns.items()}
-        shared = None if self.shared is None else columns.shared_results(self.shared, selection)
-        outcome = judge(self.expr, values, selected_count(selection), shared=shared)
+        outcome = judge(self.expr, values, selected_count(selection))
         if outcome.failed is None:
             return Verdict(outcome.passed)
         return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.expr, outcome))
@@ -151,7 +148,6 @@ def open_conjuncts(
     """The conjuncts of a scan with their columns in one data file; MalformedTableError if a required one is missing."""
     predicate = context.predicate or BoundPredicate("true", ())
     conjuncts = tuple(map(narrowed, predicate.conjuncts))
-    shared = shared_parts(conjuncts)
     return [
         Conjunct(
             BoundPredicate("", (conjunct,)),
@@ -162,7 +158,6 @@ def open_conjuncts(
             context.options,
             Worth.in_file(),
             context.table,
-            shared,
         )
         for index, conjunct in enumerate(conjuncts)
     ]

@@ -96,6 +96,6 @@ def bitmaps_for_nothing(most_of_stage_1: float = 1.0) -> Iterator[None]:
         patch.object(answers, "BITMAP_COST", 0.0),
         patch.object(answers, "BITMAP_BYTE_COST", 0.0),
         patch.object(answers, "READ_COST", 1.0),
-        patch.object(answers, "MAX_OF_STAGE_1", most_of_stage_1),
+        patch.object(answers, "MAX_ANSWERED_SHARE", most_of_stage_1),
     ):
         yield

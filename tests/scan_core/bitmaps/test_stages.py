@@ -110,17 +110,9 @@ def test_indexed_conjuncts_are_answered_without_their_columns(table: TableBuilde
         "size(tags) = 1 or city is null",
     ],
 )
-def test_a_conjunct_across_both_stages_keeps_the_same_rows(table: TableBuilder, where: str) -> None:
+def test_a_conjunct_across_indexed_and_other_columns_keeps_the_same_rows(table: TableBuilder, where: str) -> None:
     index_columns(table.location, ["city", "n", "tags"])
-    scan = same_rows(table, where)
-    assert scan.metrics.bitmap_indexes_used > 0
-
-
-def test_rows_that_a_bitmap_decides_are_not_read_for_the_other_side_of_an_or(table: TableBuilder) -> None:
-    index_columns(table.location, ["city", "n"])
-    scan = scan_of(table, "(city = 'zz' and x > 3) or n = 99")
-    assert scan.count() == 0
-    assert scan.metrics.bytes_read == 0
+    same_rows(table, where)
 
 
 def test_a_failure_matters_only_where_the_bitmaps_leave_the_row_alive(table: TableBuilder) -> None:
@@ -133,20 +125,16 @@ def test_a_failure_matters_only_where_the_bitmaps_leave_the_row_alive(table: Tab
     assert scan_of(table, "10 / n > 4 and city = 'a'").count() == 1
 
 
-def test_explain_tells_the_stages_in_words(table: TableBuilder) -> None:
+def test_explain_tells_what_indexes_answer(table: TableBuilder) -> None:
     index_columns(table.location, ["city", "n"])
     text = scan_of(table, "city = 'a' and (n = 2 or x > 3) and x < 100").explain()
     assert "bitmap indexes: 1 of 1 data files have one on a column of the filter" in text
-    assert (
-        "stage 1, rows found by bitmap before anything is decoded:\n      city = 'a'  (1 of 4 values, 33.3 % of rows)"
-        in text
-    )
-    assert "stage 2, matched on values:" in text
-    assert "by row position first where bitmaps give it: n = 2 (1 of 4 values, 25 % of rows)" in text
+    assert "rows found by bitmap before anything is decoded:\n      city = 'a'  (1 of 4 values, 33.3 % of rows)" in text
+    assert "the rows left: matched on values:\n      n = 2 or x > 3.0D\n      x < 100.0D" in text
     assert "bitmap" not in scan_of(table, "x < 100").explain()
 
 
-def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
+def test_unions_that_cost_more_than_the_values_are_left_to_values(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index_columns(table.location, ["city"])
@@ -156,17 +144,13 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
     assert "not by bitmap, for values cost less: city in ('a', 'b') (2 of 4 values)" in scan.explain()
 
 
-def test_conjunct_that_keeps_many_rows_competes_by_row_position(
-    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.MAX_OF_STAGE_1", 0.1)
+def test_conjunct_that_keeps_many_rows_is_left_to_values(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nevermore.scan_core.bitmaps.answers.MAX_ANSWERED_SHARE", 0.1)
     index_columns(table.location, ["city", "id"])
     scan = same_rows(table, "city = 'a' and id = 2 and x < 100")
     text = scan.explain()
-    assert (
-        text.index("id = 2  (1 of 12 values") < text.index("stage 2") < text.index("city = 'a', by row position (1 of")
-    )
-    assert scan.metrics.bitmap_indexes_used == 2
+    assert text.index("id = 2  (1 of 12 values") < text.index("matched on values:\n      city = 'a'\n")
+    assert scan.metrics.bitmap_indexes_used == 1
     assert same_rows(table, "city = 'a' or city = 'b'").metrics.rows_removed_by_bitmaps > 0
 
 
@@ -208,7 +192,7 @@ def test_index_of_a_removed_data_file_is_of_no_use_and_new_files_are_read_by_val
     scan = same_rows(table, "city = 'a'")
     assert sorted(ids(scan)) == [0, 2, 8, 50]
     assert scan.metrics.bitmap_indexes_used == 1
-    assert "1 data file without: stage 2 alone" in scan.explain()
+    assert "1 data file without: matched on values alone" in scan.explain()
 
 
 def test_column_that_was_promoted_keeps_its_index(table: TableBuilder) -> None:

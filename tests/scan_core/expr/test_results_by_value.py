@@ -1,22 +1,15 @@
-"""Results kept for distinct values and shared between conjuncts: the same as without, and computed once."""
+"""Conditions on dictionary-encoded columns are evaluated once per distinct value, with the results of plain columns."""
 
 import decimal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from nevermore import scan_core
-from nevermore.scan_core import ScanOptions
-from nevermore.scan_core.expr import kernels
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import Shared, judge
+from nevermore.scan_core.expr.evaluate import judge
 from nevermore.scan_core.model.schema import parse_schema
 from tests.support.iceberg_json import Column
-from tests.support.table_builder import TableBuilder
 
 COLUMNS = [
     Column(1, "i", "int"),
@@ -71,42 +64,12 @@ def batch(seed: int, low: int, high: int) -> dict[int, pa.Array]:
 def test_results_by_value_are_those_by_row_in_one_batch_after_the_other(where: str) -> None:
     for seed, (low, high) in enumerate([(0, 120), (0, 600), (0, 600), (50, 160), (300, 1000), (2000, 2100), (0, 40)]):
         columns = batch(seed, low, high)
+        encoded = {k: v if isinstance(v, pa.DictionaryArray) else v.dictionary_encode() for k, v in columns.items()}
         for conjunct in bind(where, SCHEMA).conjuncts:
-            plain, by_value = judge(conjunct, columns, ROWS), judge(conjunct, columns, ROWS, shared=Shared())
+            plain, by_value = judge(conjunct, columns, ROWS), judge(conjunct, encoded, ROWS)
             assert (plain.passed == by_value.passed).all()
             if plain.failed is None or by_value.failed is None:
                 assert plain.failed is by_value.failed
             else:
                 assert (plain.failed == by_value.failed).all()
                 assert plain.reason == by_value.reason
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, function: str) -> list[int]:
-    """The number of values of each call of a function."""
-    calls: list[int] = []
-    kernel: Callable[..., Any] = kernels._KERNELS[function]
-
-    def counting(arguments: Any, types: Any, result: Any) -> Any:
-        calls.append(len(arguments[0]))
-        return kernel(arguments, types, result)
-
-    monkeypatch.setattr(kernels, "_KERNELS", {**kernels._KERNELS, function: counting})
-    return calls
-
-
-def table_of(folder: Path, group_rows: int = 10_000, groups: int = 4) -> scan_core.Scan:
-    table = TableBuilder(folder / "t", [Column(1, "id", "long"), Column(2, "s", "string")])
-    texts = [f"value {i % 500}" for i in range(group_rows * groups)]
-    table.commit(table.data({"id": range(len(texts)), "s": texts}, row_group_size=group_rows))
-    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(parallelism=1))
-
-
-def test_sub_expression_of_two_conjuncts_is_evaluated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = table_of(tmp_path, groups=1).where("concat(lower(s), cast(id as string)) like '%1%'")
-    scan = scan.where("concat(lower(s), cast(id as string)) like '%2%'").where(
-        "length(concat(lower(s), cast(id as string))) > 8"
-    )
-    calls = counted(monkeypatch, "concat")
-    count = scan.count()
-    assert len(calls) == 1
-    assert count > 0

@@ -12,7 +12,6 @@ from nevermore import scan_core
 from nevermore.scan_core import Scan, ScanOptions
 from nevermore.scan_core.columns.file_reader import RowGroup
 from nevermore.scan_core.prune.verdicts import Level, Match
-from nevermore.scan_core.read import bitmap_filter
 from nevermore.scan_core.read.deleted_rows import DeleteSet
 from nevermore.scan_core.read.file_statistics import PageMatches
 from nevermore.scan_core.read.key_filter import KeyFilter
@@ -32,9 +31,8 @@ TOLD: Mapping[type[Restriction], frozenset[Level]] = {
     DeleteSet: frozenset({Level.ROW_GROUPS, Level.PAGES}),
     KeyFilter: frozenset({Level.PAGES}),
     ByPosition: frozenset({Level.ROW_GROUPS}),
-    bitmap_filter._MixedConjunct: frozenset(),
 }
-"""At which levels each kind decides whole row groups or pages of this table; mixed conjuncts judge single rows alone."""
+"""At which levels each kind decides whole row groups or pages of this table."""
 
 
 @pytest.fixture(scope="module")
