@@ -173,7 +173,13 @@ def ingest(
 
     freeze_imports()
     with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
-        report = run_once(settings, lambda table: show(_progress_text(table)), tables or None)
+        report = run_once(
+            settings,
+            lambda table: show(
+                f"{table.table}: {counted(sum(table.events.values()), 'event')}, {counted(table.mirror_commits, 'commit')}"
+            ),
+            tables or None,
+        )
     if as_json:
         print_json(report.as_dict())
     else:
@@ -186,10 +192,6 @@ def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, ta
     if threads is not None:
         settings = settings.model_copy(update={"threads": threads})
     return settings if engine is None else settings.with_engine(engine, tables or settings.tables | settings.patterns)
-
-
-def _progress_text(table: "TableReport") -> str:
-    return f"{table.table}: {counted(sum(table.events.values()), 'event')}, {counted(table.mirror_commits, 'commit')}"
 
 
 _KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}

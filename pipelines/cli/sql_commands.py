@@ -119,8 +119,12 @@ class _Session:
         self._connection = project.duckdb(views={})
 
     def run(self, query: str) -> "DuckDBPyRelation | None":
-        """Let DuckDB plan a query over the tables that it names; None for a statement without rows."""
-        self.views = self.project.sql_names
+        """Let DuckDB plan a query over the tables that it names; None for a statement without rows.
+
+        With a limit, scans begin with few rows: DuckDB asks for no more than it needs, unless it has to sort them.
+        """
+        project = self.project
+        self.views = project.sql_names
         by_name = {view.lower(): table for view, table in self.views.items()}
         try:
             with self._library.connect() as empty:  # DuckDB leaves out the names of views that exist
@@ -129,7 +133,9 @@ class _Session:
         except self._library.Error:  # such as several statements, or joins whose columns depend on those of the tables
             named = [*self.views.values()]
         tables = [name for name in dict.fromkeys(named) if name is not None]
-        self.project.duckdb(tables, as_of=self._as_of, connection=self._connection, views=self.views)
+        if "limit" in query.lower().split("order by")[0]:
+            project = Project(project.config.with_scan({"wants_few": True}))
+        project.duckdb(tables, as_of=self._as_of, connection=self._connection, views=self.views)
         return self._connection.sql(query)
 
     def rows(self, query: str, limit: int | None) -> _Rows | None:
@@ -139,8 +145,7 @@ class _Session:
             ConfigError: DuckDB refuses it.
         """
         with self.failing():
-            found = self.run(query)
-            if found is None:
+            if (found := self.run(query)) is None:
                 return None
             return _Rows((found if limit is None else found.limit(limit)).to_arrow_reader(), self.failing)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore import open_project
+from nevermore.pipelines.ingest.project import Project
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -49,6 +50,29 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
     plan = run("sql", text, "--config", config, "--explain")[1]
     assert '"id" > 1' in plan
     assert plan in json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["explain"] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "is_few"),
+    [
+        ("select id from customers as orders LIMIT 1", True),
+        ("select id from customers order by id limit 1", False),
+        ("select min(id) from customers", False),
+    ],
+)
+def test_a_limit_begins_with_few_rows(
+    run: Run, config: Path, monkeypatch: pytest.MonkeyPatch, query: str, *, is_few: bool
+) -> None:
+    asked: list[bool] = []
+    duckdb_of = Project.duckdb
+
+    def noted(project: Project, *arguments: Any, **named: Any) -> Any:
+        asked.append(project.config.scan_options.wants_few)
+        return duckdb_of(project, *arguments, **named)
+
+    monkeypatch.setattr(Project, "duckdb", noted)
+    code, output, errors = run("sql", query, "--config", config, "--format", "csv")
+    assert (code, len(output.split()), asked[-1]) == (0, 2, is_few), errors
 
 
 @pytest.mark.parametrize(
