@@ -93,7 +93,7 @@ def test_an_input_may_be_a_dataframe_of_spark(path: str) -> None:
 
     use.__annotations__["prices"] = DataFrame
     used = dg.asset(ins={"prices": dg.AssetIn(key=["mirror", "shop", "prices"])})(use)
-    assert run(path, used).success
+    assert run(path, dg.AssetSpec(["mirror", "shop", "prices"]), used).success
 
 
 def test_a_mirror_of_the_merged_definitions_is_an_input_by_its_key(path: str) -> None:
