@@ -36,6 +36,8 @@ from nevermore.scan_core.model.table_metadata import TableMetadata
 
 _BYTES_PER_ENTRY = 600
 """What a decoded entry takes in addition to its bytes: a slotted object, a path, five lazy maps."""
+_BYTES_PER_MANIFEST = 32 * 1024
+"""What the columns of a manifest take, however few entries it has: 30 to 70 kB of small arrays and buffers, as measured."""
 _BATCH_BYTES = 4 * 1024**2
 """Manifests are read and decoded together up to this size, so that memory stays bounded and the cache can let go."""
 _REQUESTS = 16
@@ -151,7 +153,7 @@ class _Reader:
             alike[id(read.layout), read.manifest.content].append((index, read))
         for group in alike.values():
             for (index, read), files in zip(group, _decoded([read for _, read in group]), strict=True):
-                size = read.num_bytes + _BYTES_PER_ENTRY * len(files)
+                size = read.num_bytes + _BYTES_PER_ENTRY * len(files) + _BYTES_PER_MANIFEST
                 found[index] = files
                 cache.put(keys[index], (files, read.identity), size)
 
