@@ -1,11 +1,11 @@
 import itertools
 import uuid
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg import row_shape
 from nevermore.pipelines.iceberg.row_shape import conform, parquet_schema, split_by_partition, without_extensions
 from nevermore.scan_core import PartitionField, PartitionSpec
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
@@ -151,18 +151,16 @@ HOURS = [0, 1, 3_599_999_999, 3_600_000_000, -1, -3_600_000_000, -3_600_000_001,
 
 @pytest.mark.parametrize("transform", ["hour", "day", "month", "year", "identity", "bucket[4]", "void"])
 @pytest.mark.parametrize("values", [*itertools.product(HOURS, repeat=2)])
-def test_rows_of_one_time_are_a_partition_as_if_each_was_looked_at(
-    transform: str, values: tuple[int | None, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_in_the_partition_that_each_has_alone(transform: str, values: tuple[int | None, ...]) -> None:
     schema = Schema(0, (NestedField(1, "at", PrimitiveType("timestamptz")),))
     spec = PartitionSpec(1, (PartitionField(1000, 1, "p", transform),))
     rows = pa.table({"at": pa.chunked_array([[v] for v in values], pa.timestamp("us", "UTC"))})
-    found = list(split_by_partition(rows, schema, spec))
-    monkeypatch.setattr(row_shape, "_has_one_time", lambda *_: False)
-    wanted = list(split_by_partition(rows, schema, spec))
-    assert [(p.values, p.folder, p.rows["at"].to_pylist()) for p in found] == [
-        (p.values, p.folder, p.rows["at"].to_pylist()) for p in wanted
-    ]
+    wanted: dict[Any, list[Any]] = {}
+    for place in range(len(values)):
+        (alone,) = split_by_partition(rows.slice(place, 1), schema, spec)
+        wanted.setdefault((alone.values, alone.folder), []).append(alone.rows["at"][0].as_py())
+    found = {(p.values, p.folder): p.rows["at"].to_pylist() for p in split_by_partition(rows, schema, spec)}
+    assert found == wanted
 
 
 def test_rows_are_partitioned_by_members_of_structs_and_not_by_void_fields_of_dropped_columns() -> None:
