@@ -14,6 +14,7 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ import typer
 from nevermore.pipelines.cli.arguments import (
     CONFIG_VARIABLE,
 )
+from nevermore.pipelines.cli.terminal import print_grid
 from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
@@ -95,14 +97,26 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
         events = "".join(f", {counted(count, kind)}" for kind, count in report.simulated.get(name, {}).items())
         typer.echo(f"{name}: {counted(alive, 'row')} alive{events}")
     typer.echo(f"\n{counted(len(report.days), 'day')} published by Spark. Checks against DuckDB:\n")
-    for check in report.checks.values():
-        verdict = "passed" if check.passed else "FAILED" if check.blocks else "warns"
-        compared = ", ".join(f"{count:,} {what}" for what, count in check.compared.items())
-        typer.echo(f"  {verdict}  {check.asset}  {check.name}  {compared}")
+    rows = [
+        (
+            "passed" if check.passed else "FAILED" if check.blocks else "warns",
+            check.asset,
+            check.name,
+            ", ".join(f"{count:,} {what}" for what, count in check.compared.items()),
+        )
+        for check in report.checks.values()
+    ]
+    print_grid(("", "table", "check", "compared"), rows)
     if report.story is not None:
         typer.echo(_STORY.format(failed=" and ".join(report.story.failed), why=report.story.why))
-    typer.echo(_NEXT_STEPS.format(directory=quote(str(directory))))
+    typer.echo(_NEXT_STEPS.format(directory=quote(str(directory)), activate=_activation()))
     typer.echo(f"{seconds:.0f} seconds, {counted(report.ingest_runs, 'ingest run')}")
+
+
+def _activation() -> str:
+    """The line that puts `nevermore` on the path of the shell; empty if it is there."""
+    activate = Path(sys.prefix, "bin/activate")
+    return "" if which("nevermore") or not activate.is_file() else f"  source {quote(str(activate))}\n"
 
 
 _STORY = """
@@ -120,7 +134,7 @@ Where things are
   {directory}/warehouse/       change logs, mirrors and the published table, in Iceberg
 
 Try next
-  cd {directory}
+{activate}  cd {directory}
   nevermore scan shop.orders --where "amount > 600" --limit 5
   nevermore explain shop.orders
   nevermore check

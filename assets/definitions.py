@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
+from pydantic import Field
 
 from nevermore.assets.jobs import (
     check_job,
@@ -27,8 +28,10 @@ from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import expanded
+from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
 from nevermore.pipelines.ingest.report import IngestReport, TableReport
+from nevermore.pipelines.maintain.replay import replay
 
 
 def require_success(context: dg.OpExecutionContext, report: IngestReport) -> None:
@@ -97,23 +100,48 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     return change_logs
 
 
+class ReplayRequest(dg.Config):
+    """What the Launchpad accepts for a mirror: a range of its change log to apply again, as `nevermore replay` does.
+
+    Attributes:
+        replay_from: first change: its ordinal, or its time of ingestion.
+        replay_to: last change, likewise.
+    """
+
+    replay_from: str | None = Field(default=None, description="First change: its ordinal, or its time of ingestion.")
+    replay_to: str | None = Field(default=None, description="Last change: its ordinal, or its time of ingestion.")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a range was given; a range without a start or an end has all changes before or after it."""
+        return self.replay_from is not None or self.replay_to is not None
+
+
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     """The mirror of one table. Each run applies the changes in its change log that the mirror does not have yet."""
     settings = config.tables[table]
     key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
-    def mirror(context: dg.AssetExecutionContext, project: NevermoreResource) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
+    def mirror(
+        context: dg.AssetExecutionContext, project: NevermoreResource, config: ReplayRequest
+    ) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
         current = project.config()
         step = context.op_execution_context
         with retry_if_transient(step):
             report = apply_logs(current, tables=[table])
         require_success(step, report)
         (found,) = report.tables
+        replayed = {}
+        if config.is_given:
+            with retry_if_transient(step):
+                done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
+            found.snapshot_id = done.snapshot_id
+            replayed = {"replayed changes": done.num_changes, "replayed": f"changes {done.first:,} to {done.last:,}"}
         context.log.info(
             "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
         )
         version = news_of(current, table, mirror_key(table), context.instance)
-        metadata = UNCHANGED if version is None else mirror_metadata(current, found)
+        metadata = UNCHANGED if version is None else mirror_metadata(current, found) | replayed
         return dg.MaterializeResult(metadata=metadata, data_version=version)
 
     what = f"The rows of {table} as its change log leaves them. Key: {key}."

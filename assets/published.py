@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,14 +22,14 @@ from nevermore.assets.metadata import (
     version_of,
 )
 from nevermore.assets.project import NevermoreResource, mirror_key, published_key, table_pool
-from nevermore.checks.asset_checks import SEVERITIES, check_metadata, fail
+from nevermore.checks.asset_checks import fail, row_check_results
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
-from nevermore.checks.published_equality import COMPLETE, partitions_text
+from nevermore.checks.published_equality import COMPLETE
 from nevermore.checks.published_equality import NAME as EQUALS_DUCKDB
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import FORMATS, PublishedConfig, Unit
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.publish.audit import CheckFailedError, Verdict
+from nevermore.pipelines.publish.audit import CheckFailedError
 from nevermore.pipelines.publish.query import out_of_range, tables_read
 from nevermore.pipelines.publish.refresh_report import PublishReport
 from nevermore.pipelines.publish.state import changed_partitions
@@ -84,54 +83,6 @@ def row_checks_of(entry: PublishedConfig) -> dict[str, str]:
     """The checks of the staged rows of one table, with their descriptions; without those that are off."""
     is_off = entry.checks.published_equals_duckdb == "off"
     return {name: text for name, text in ROW_CHECKS.items() if not (is_off and name == EQUALS_DUCKDB)}
-
-
-def row_check_results(
-    context: dg.OpExecutionContext,
-    specs: Iterable[dg.AssetCheckSpec],
-    verdicts: Sequence[Verdict] = (),
-    made: Sequence[str] = (),
-) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Report the checks of a published table's rows: for each partition of the run, or once without partitions.
-
-    If nothing was built, they all pass. Where a check knows which partitions are wrong, it passes for the others of the run;
-    none of their rows is published either.
-
-    Args:
-        context: the step.
-        specs: the checks.
-        verdicts: what the run has found.
-        made: the keys of the partitions that the run made, and the checks therefore looked at.
-    """
-    for spec in specs:
-        nothing = Verdict(spec.name, spec.name, passed=True, text="nothing was made")
-        verdict = next(
-            (v for v in verdicts if v.check == spec.name and published_key(v.table) == spec.asset_key), nothing
-        )
-        if spec.partitions_def is None:
-            yield dg.AssetCheckResult(**_outcome(spec, verdict))
-            continue
-        # a result of a step of several partitions would belong to none of them
-        for key in context.partition_keys:
-            outcome = _outcome(spec, nothing)
-            if key in made:
-                is_wrong = not verdict.passed and (not verdict.partitions or key in verdict.partitions)
-                outcome = _outcome(spec, verdict if is_wrong else replace(verdict, passed=True, offending_keys=()))
-                outcome["description"] = f"of {partitions_text(made)}: {outcome['description']}"
-                outcome["metadata"] |= {"partitions": dg.TextMetadataValue(", ".join(made))}
-            yield dg.AssetCheckEvaluation(partition=key, **outcome)
-        yield dg.Output(None, spec.get_python_identifier())
-
-
-def _outcome(spec: dg.AssetCheckSpec, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "asset_key": spec.asset_key,
-        "check_name": spec.name,
-        "passed": verdict.passed,
-        "severity": SEVERITIES[verdict.severity],
-        "description": verdict.text,
-        "metadata": check_metadata(verdict.compared, verdict.offending_keys),
-    }
 
 
 DAYS_PER_RUN = 31

@@ -20,7 +20,7 @@ from nevermore.assets.jobs import INGEST_JOB, TRIGGER, ingest_job
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
 from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
-from nevermore.checks.asset_checks import check_result
+from nevermore.checks.asset_checks import check_result, evaluation_of
 from nevermore.checks.comparison import CheckResult
 from nevermore.checks.data_docs import newest_results
 from nevermore.checks.expectations import NAMES
@@ -44,6 +44,10 @@ DEFAULT_INTERVAL_SECONDS = 30.0
 OUTSIDE_SENSOR = "show_what_commands_did"
 OUTSIDE_SECONDS, MAX_LOOK_SECONDS = 60, 30.0
 """Seconds between two looks, and of one look, which the next one goes on from; Dagster ends a tick after 60."""
+LATE_INTERVALS, MIN_LATE_SECONDS = 10, 300.0
+"""A run for which the sensor has waited longer is late: intervals, and seconds of short ones."""
+LATE = "nevermore/late"
+"""Tag of runs: the alert that they are late."""
 SOURCES = "nevermore/sources"
 """Tag of runs: the number of sources with new events."""
 _UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
@@ -152,7 +156,8 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
         except (PipelineError, ScanError) as error:
             return dg.SkipReason(str(error))
         unfinished = dg.RunsFilter(job_name=INGEST_JOB, statuses=_UNFINISHED)
-        if context.instance.get_runs_count(unfinished):
+        if found := context.instance.get_run_records(unfinished, limit=1, ascending=True):
+            _complain_if_late(context.instance, config, found[0], LATE_INTERVALS * every)
             return dg.SkipReason("an ingest is running; what it does not take is looked for again")
         seen, changed, unknown = look(config, json.loads(context.cursor or "{}"))
         for problem in unknown:
@@ -209,10 +214,10 @@ def _unseen(
         for made in unseen_materializations(config, name, instance):
             yield made
             for check in ROW_CHECKS if is_sure else ():
-                yield _evaluation(
+                yield evaluation_of(
                     dg.AssetCheckResult(asset_key=made.asset_key, check_name=check, passed=True), made.partition
                 )
-        yield from map(_evaluation, _unseen_results(newest_results(config, name), published_key(name), instance))
+        yield from map(evaluation_of, _unseen_results(newest_results(config, name), published_key(name), instance))
         return
     mirror = mirror_key(name)
     for key, table, state in (
@@ -227,7 +232,7 @@ def _unseen(
     if found and kept:  # the health of a table is not kept, as it is that of the moment
         health = [check for check in all_checks_of(config, name) if check not in {*kept, *NAMES.values()}]
         found += [check_result(result, mirror) for result in run_checks(config, name, health)]
-    yield from map(_evaluation, found)
+    yield from map(evaluation_of, found)
 
 
 def _unseen_results(
@@ -248,9 +253,23 @@ def _outcome(result: Any) -> tuple[Any, ...]:
     return result.check_name, result.passed, None if result.check_name in NAMES.values() else result.description
 
 
-def _evaluation(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
-    fields = ("asset_key", "check_name", "passed", "metadata", "severity", "description")
-    return dg.AssetCheckEvaluation(partition=partition, **{field: getattr(result, field) for field in fields})
+def _complain_if_late(instance: dg.DagsterInstance, config: Config, found: dg.RunRecord, after_seconds: float) -> None:
+    """Fail the tick if new events have waited long for a run; with `alerts`, post it once for each run.
+
+    Raises:
+        PipelineError: it is neither finished nor young; names the run.
+    """
+    run, seconds = found.dagster_run, time.time() - found.create_timestamp.timestamp()
+    if seconds < max(after_seconds, MIN_LATE_SECONDS):
+        return
+    text = (
+        f"{run.job_name} is {run.status.value} since {seconds / 60:.0f} minutes (run {run.run_id}), and new events wait for its "
+        "end: look at the page of the run; if it hangs, terminate it there"
+    )
+    if config.alerts is not None and LATE not in run.tags:
+        post(config.alerts.webhook, {"text": text, "event": "ingest_late", "job": run.job_name, "run_id": run.run_id})
+        instance.add_run_tags(run.run_id, {LATE: "posted"})
+    raise PipelineError(text)
 
 
 def look(config: Config, before: Mapping[str, str]) -> tuple[dict[str, str], Sequence[Feed], Sequence[str]]:

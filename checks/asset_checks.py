@@ -16,7 +16,9 @@ from dagster_shared.error import SerializableErrorInfo
 from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import DESCRIPTIONS, configured, published_results, severity_of
 from nevermore.checks.mirror_checks import all_checks_of, run_checks
+from nevermore.checks.published_equality import partitions_text
 from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.publish.audit import Verdict
 
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""
@@ -171,3 +173,56 @@ def shown_as_json(value: object) -> Any:
             return value if math.isfinite(value) else str(value)
         case _:
             return str(value)
+
+
+def row_check_results(
+    context: dg.OpExecutionContext,
+    specs: Iterable[dg.AssetCheckSpec],
+    verdicts: Sequence[Verdict] = (),
+    made: Sequence[str] = (),
+) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
+    """Report the checks of a published table's rows: for each partition of the run, or once without partitions.
+
+    If nothing was built, they all pass. Where a check knows which partitions are wrong, it passes for the others of the run;
+    none of their rows is published either.
+
+    Args:
+        context: the step.
+        specs: the checks.
+        verdicts: what the run has found.
+        made: the keys of the partitions that the run made, and the checks therefore looked at.
+    """
+    for spec in specs:
+        nothing = Verdict(spec.name, spec.name, passed=True, text="nothing was made")
+        table = ".".join(spec.asset_key.path[1:])
+        verdict = next((v for v in verdicts if (v.check, v.table) == (spec.name, table)), nothing)
+        if spec.partitions_def is None:
+            yield dg.AssetCheckResult(**_row_outcome(spec, verdict))
+            continue
+        # a result of a step of several partitions would belong to none of them
+        for key in context.partition_keys:
+            outcome = _row_outcome(spec, nothing)
+            if key in made:
+                is_wrong = not verdict.passed and (not verdict.partitions or key in verdict.partitions)
+                outcome = _row_outcome(spec, verdict if is_wrong else replace(verdict, passed=True, offending_keys=()))
+                outcome["description"] = f"of {partitions_text(made)}: {outcome['description']}"
+                outcome["metadata"] |= {"partitions": dg.TextMetadataValue(", ".join(made))}
+            yield dg.AssetCheckEvaluation(partition=key, **outcome)
+        yield dg.Output(None, spec.get_python_identifier())
+
+
+def _row_outcome(spec: dg.AssetCheckSpec, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "asset_key": spec.asset_key,
+        "check_name": spec.name,
+        "passed": verdict.passed,
+        "severity": SEVERITIES[verdict.severity],
+        "description": verdict.text,
+        "metadata": check_metadata(verdict.compared, verdict.offending_keys),
+    }
+
+
+def evaluation_of(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
+    """A result as an event that belongs to no run."""
+    fields = ("asset_key", "check_name", "passed", "metadata", "severity", "description")
+    return dg.AssetCheckEvaluation(partition=partition, **{field: getattr(result, field) for field in fields})

@@ -12,6 +12,7 @@ from nevermore.assets.definitions import project_definitions
 from nevermore.assets.jobs import INGEST_JOB
 from nevermore.assets.project import change_log_key, mirror_key
 from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.ingest.feed_run import run_once
 from tests.support.kafka_broker import running_broker
 from tests.support.postgres_server import postgres, programs_or_skip
@@ -78,6 +79,37 @@ def test_while_an_ingest_runs_the_sensor_waits(project: ShopProject, instance: d
     )
     instance.add_run(run)
     assert "an ingest is running" in str(tick(project, instance, None))
+
+
+@pytest.mark.parametrize(
+    ("every", "after", "is_late"),
+    [
+        (None, 299, False),
+        (None, 301, True),
+        ("1s", 299, False),
+        ("1s", 301, True),
+        ("2m", 1199, False),
+        ("2m", 1201, True),
+    ],
+)
+def test_a_tick_that_waits_long_for_an_ingest_fails_and_one_alert_is_posted(
+    every: str | None, after: float, *, is_late: bool, project: ShopProject, instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    project.configure(alerts={"webhook": "https://example.com/hook"}, **({"ingest_sensor": every} if every else {}))
+    run_id = "00000000-0000-0000-0000-000000000001"
+    instance.add_run(dg.DagsterRun(job_name=INGEST_JOB, run_id=run_id, status=dg.DagsterRunStatus.STARTED))
+    posted = list[dict[str, Any]]()
+    monkeypatch.setattr(sensors, "post", lambda _address, message: posted.append(message))
+    begun = instance.get_run_records()[0].create_timestamp.timestamp()
+    monkeypatch.setattr(sensors.time, "time", lambda: begun + after)
+    for _ in range(3):
+        if not is_late:
+            assert "an ingest is running" in str(tick(project, instance, None))
+            continue
+        with pytest.raises(PipelineError, match=rf"ingest_job is STARTED since \d+ minutes \(run {run_id}\)"):
+            tick(project, instance, None)
+    assert [(message["event"], message["run_id"]) for message in posted] == [("ingest_late", run_id)] * is_late
 
 
 @pytest.mark.parametrize(("every", "status", "interval"), [(None, "STOPPED", 30), ("2m", "RUNNING", 120)])
