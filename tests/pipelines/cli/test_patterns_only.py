@@ -36,6 +36,7 @@ COMMANDS = {
     "orphans": ["shop.orders"],
     "quarantine": ["list", "shop.orders"],
     "replay": ["shop.orders", "--from", "0"],
+    "readers": ["shop.orders"],
     "recover": [],
     "report": ["shop.orders"],
     "resync": ["shop.orders"],

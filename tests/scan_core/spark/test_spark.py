@@ -244,11 +244,14 @@ def test_expression_objects_and_metadata_columns_reach_the_workers(
     assert _rows(dataframe(spark, scan)) == _rows(scan) == [(0, 0), (20, 2)]
 
 
-def test_scan_options_reach_the_workers(spark: SparkSession, table: Table) -> None:
-    scan = table.scan().where("id > 390").with_options(ScanOptions.without_optimisations())
-    frame = dataframe(spark, scan)
-    assert frame.count() == 9
-    assert reports_of(frame).of_last_stage().bytes_skipped == 0
+def test_scan_options_reach_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
+    builder.commit(builder.data({"id": list(range(400))}, row_group_size=100))
+    scan = scan_core.open_table(builder.metadata_path).scan().where("id > 390")
+    for options, is_pruned in ((ScanOptions(), True), (ScanOptions.without_optimisations(), False)):
+        frame = dataframe(spark, scan.with_options(options), reader="python")
+        assert frame.count() == 9
+        assert (reports_of(frame).of_last_stage().row_groups_pruned > 0) == is_pruned
 
 
 def test_reports_belong_to_what_dataframe_returned(spark: SparkSession, table: Table) -> None:
