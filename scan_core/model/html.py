@@ -126,7 +126,7 @@ def details(title: str, text: str) -> Html:
 _STYLE = """
 .nm{--line:#8886;--soft:#8882;--mute:#808890;--read:#2f7fd6;--skipped:#2fa36b;--bad:#d64545;--plain:#7d6bd6;
 font:14px/1.45 system-ui,sans-serif;max-width:70rem}
-.nm h1{font-size:1.5rem;margin:.2em 0}.nm h2{font-size:1.1rem;margin:1.6em 0 .5em}.nm h3{font-size:1rem;margin:1em 0 .3em}
+.nm h1{font-size:1.5rem;margin:.2em 0;overflow-wrap:anywhere}.nm h2{font-size:1.1rem;margin:1.6em 0 .5em}.nm h3{font-size:1rem;margin:1em 0 .3em}
 .nm .muted,.nm figcaption,.nm .axis,.nm .fact span{color:var(--mute);font-size:.85em}
 .nm .wide{overflow-x:auto}.nm table{border-collapse:collapse;white-space:normal;font-size:.9em;color:inherit;background:none}
 .nm th{text-align:left;color:var(--mute);font-weight:600}.nm th,.nm td{padding:.25em .9em .25em 0;border-bottom:1px solid var(--line);
