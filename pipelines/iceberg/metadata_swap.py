@@ -14,6 +14,7 @@ import orjson
 
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError
 from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core.io import BoundedCache
 from nevermore.scan_core.metadata import decompress_document, parse_schema
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ Document = Mapping[str, Any]
 """Metadata of a table, as its JSON."""
 Update = Mapping[str, Any]
 """A requirement or an update, in the form of the REST catalog specification."""
+WRITTEN_BYTES = 16 * 1024**2
+_WRITTEN: BoundedCache[str, bytes] = BoundedCache(len)
+"""Metadata files of this process, which the next commit to their table builds upon without asking for them."""
 ATTEMPTS = 10
 """How often the pointer may have moved for changes that matter to none of the updates."""
 
@@ -118,7 +122,8 @@ def commit_to_database(
     for _ in range(ATTEMPTS):
         if base is None:
             raise CommitConflictError(f"another writer changed {name}: it was dropped")
-        document: Document = orjson.loads(decompress_document(storage.read(base), base))
+        written = _WRITTEN.find(base) or storage.read(base)
+        document: Document = orjson.loads(decompress_document(written, base))
         if built_upon and _foundations(built_upon, updates) != _foundations(document, updates):
             break
         built_upon = document
@@ -133,6 +138,7 @@ def commit_to_database(
             storage.remove([location])
             raise
         if is_swapped:
+            _WRITTEN.put(location, content, WRITTEN_BYTES)
             _remove_old_metadata(document, changed, storage)
             table.metadata = TableMetadataUtil.parse_raw(orjson.dumps(changed).decode())
             table.metadata_location = location

@@ -260,7 +260,9 @@ def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Cata
     found = None if catalog is None else find_table(catalog, name)
     if found is None:
         known = {*config.tables, *config.published, *(() if catalog is None else all_table_names(catalog))}
-        near = get_close_matches(name, sorted(known), n=3)
+        last = name.rpartition(".")[2].strip().casefold()
+        same = sorted(table for table in known if table.rpartition(".")[2].casefold() == last)
+        near = same or get_close_matches(name, sorted(known), n=3)
         if name in config.tables or name in config.published:
             hint = "it is in the config, but nothing has been written to it yet"
         else:
