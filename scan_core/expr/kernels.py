@@ -3,7 +3,7 @@
 Conditions (comparison, range, list, LIKE, IS NULL) are evaluated here; arithmetic, strings, dates, casts and nested
 values have modules of their own. `cost` estimates are relative costs per row.
 
-Arithmetic, bitwise operators and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch.
+Arithmetic and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch.
 
 Members of structs, subscripts of lists and maps: by offsets over the child arrays, never row by row.
 """
@@ -40,7 +40,7 @@ from nevermore.scan_core.expr.bound import (
     walk,
 )
 from nevermore.scan_core.expr.casts import cast
-from nevermore.scan_core.expr.coercion import BYTES, INTEGRAL, decimal_of, name_of
+from nevermore.scan_core.expr.coercion import BYTES, INTEGRAL, decimal_of, decimal_type, name_of
 from nevermore.scan_core.expr.compare import compare, contains, numbers
 from nevermore.scan_core.expr.frame import (
     Codes,
@@ -90,6 +90,9 @@ _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
+_OF_LONGS = pa.decimal256(20, 0)
+
+
 def _arithmetic(sign: str) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
         left, right = arguments
@@ -101,8 +104,12 @@ def _arithmetic(sign: str) -> Kernel:
         if name_of(result) == "decimal":
             done = _decimals(sign, (left, right), types, result)
         else:
-            # an overflow raises an error for all rows, which are then computed in halves
-            done = Vector(_OPERATIONS[sign](left, right))
+            try:
+                done = Vector(_OPERATIONS[sign](left, right))
+            except pa.ArrowInvalid:  # an overflow is an error of all rows; decimals hold the results of each
+                exact = _OPERATIONS[sign](*(side.cast(_OF_LONGS) for side in (left, right)))
+                found = cast(exact, decimal_type(38, exact.type.scale), result)
+                done = Vector(found.values, found.failed, f"{OVERFLOW} of {result}")
         failed = None if zero is None else minus(zero, nulls_of(left))
         if failed is None or not failed.any():
             return done

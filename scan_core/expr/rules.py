@@ -254,7 +254,7 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
     result = arithmetic_type(plain, left.type, right.type)
     kinds = {name_of(left.type), name_of(right.type)}
     if plain == "div" and kinds - INTEGRAL:
-        raise ArgumentError("div takes whole numbers in a filter; write floor(a / b)")
+        raise ArgumentError("div takes whole numbers in a filter; write cast(a / b as bigint)")
     if "decimal" in kinds and name_of(result) not in FLOATING:
         left, right = (coerce(a, _exact_decimal(a)) for a in (left, right))
         result = arithmetic_type(plain, left.type, right.type)

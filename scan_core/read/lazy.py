@@ -6,7 +6,6 @@ What was decoded for a filter is narrowed, not read again, when a later step or 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,6 @@ import pyarrow as pa
 from nevermore.scan_core.columns.file_reader import FileReader, RowGroup
 from nevermore.scan_core.model.running import check_running
 from nevermore.scan_core.rows.selection import All, RowSelection, relative, select_rows, selected_count
-
-if TYPE_CHECKING:
-    pass
 
 _FEW_ROWS = 1_024
 """So few survivors of the filters are fetched while their keys are looked up among the deletes."""

@@ -9,7 +9,7 @@ import pytest
 
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.expr.evaluate import evaluation_error, judge
-from nevermore.scan_core.model.errors import EvaluationError
+from nevermore.scan_core.model.errors import EvaluationError, PredicateError
 from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 from tests.support.evaluation import evaluate
 
@@ -380,3 +380,44 @@ def test_later_operands_see_only_undecided_rows(monkeypatch: pytest.MonkeyPatch)
     (conjunct,) = bind("b is null or (i >= 990 and s rlike '5$')", SCHEMA).conjuncts
     assert evaluate(conjunct, columns | {8: pa.array([True] * 1000)}, 1000).sum() == 1
     assert seen == [100, 10]
+
+
+@pytest.mark.parametrize(
+    ("sql", "failing"),
+    [
+        ("i + i < 0", 500),
+        ("i * l > 0 or i is null", 500),
+        ("-2147483640 - i > 0", 500),
+        ("l div -1 < 0", 500),
+        ("try_multiply(i, i) is null", 0),
+    ],
+)
+def test_many_overflows_are_found_at_once(monkeypatch: pytest.MonkeyPatch, sql: str, failing: int) -> None:
+    from nevermore.scan_core.expr import kernels
+
+    seen: list[int] = []
+    computed = kernels._computed
+
+    def counting(node: object, frame: object) -> object:
+        seen.append(1)
+        return computed(node, frame)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernels, "_computed", counting)
+    columns = {
+        1: pa.array([2**31 - 1, 3, None, 2**31 - 1] * 250, pa.int32()),
+        2: pa.array([-(2**63), 5, 7, -(2**63)] * 250, pa.int64()),
+    }
+    (conjunct,) = bind(sql, SCHEMA).conjuncts
+    found = judge(conjunct, columns, 1000)
+    assert (0 if found.failed is None else found.failed.sum()) == failing
+    assert found.failed is None or (found.failed.reshape(-1, 4) == [True, False, False, True]).all()
+    assert found.reason.partition(" of ")[0] == ("overflow" if failing else "")
+    assert len(seen) < 20
+
+
+def test_the_hint_for_the_whole_part_of_a_quotient_cuts_off() -> None:
+    with pytest.raises(PredicateError, match=r"write cast\(a / b as bigint\)"):
+        bind("dec div 2 = 3", SCHEMA)
+    columns = {9: pa.array([Decimal("-7.00"), Decimal("7.99")], pa.decimal128(10, 2))}
+    (conjunct,) = bind("cast(dec / 2 as bigint) in (-3, 3)", SCHEMA).conjuncts
+    assert evaluate(conjunct, columns, 2).all()
