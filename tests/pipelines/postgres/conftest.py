@@ -1,6 +1,7 @@
 """A PostgreSQL server for all tests of a process, and a database with a project for each of them."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,6 +78,12 @@ class Shop:
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
+
+    def drop_slot(self) -> None:
+        """Drop the slot, once the server has noticed that its reader has gone."""
+        while self.sql("SELECT active FROM pg_replication_slots WHERE slot_name = current_database()") == [(True,)]:
+            time.sleep(0.05)
+        self.sql(f"SELECT pg_drop_replication_slot('{self.slot}')")
 
     def config(self, *tables: str, **settings: Any) -> Config:
         """A config with these tables, `shop.NAME` for `public.NAME`."""

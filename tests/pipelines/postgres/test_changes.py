@@ -235,7 +235,8 @@ def test_a_pattern_finds_the_tables_of_the_publication(shop: Any) -> None:
 
 def test_a_dropped_slot_is_an_error_with_a_way_out(shop: Any) -> None:
     config = created(shop)
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')", "UPDATE items SET name = 'lost'")
+    shop.drop_slot()
+    shop.sql("UPDATE items SET name = 'lost'")
     (table,) = run_once(config).tables
     assert "no replication slot" in str(table.error)
     assert "nevermore resync" in str(table.error)
@@ -244,11 +245,8 @@ def test_a_dropped_slot_is_an_error_with_a_way_out(shop: Any) -> None:
 
 def test_a_table_is_loaded_again_in_one_snapshot(shop: Any) -> None:
     config = created(shop)
-    shop.sql(
-        f"SELECT pg_drop_replication_slot('{shop.slot}')",
-        "UPDATE items SET name = 'lost'",
-        "DELETE FROM items WHERE id = 3",
-    )
+    shop.drop_slot()
+    shop.sql("UPDATE items SET name = 'lost'", "DELETE FROM items WHERE id = 3")
     catalog = open_catalog(config)
     before = len(catalog.load_table("shop.items").metadata.snapshots)
     resync_from_source(catalog, config, "shop.items")

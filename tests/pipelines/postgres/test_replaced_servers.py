@@ -1,7 +1,6 @@
 """A server or a slot that is no longer the one that was read: an error with a way out, never a gap."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,6 @@ def filled(shop: Any) -> None:
         "CREATE PUBLICATION pub FOR ALL TABLES",
         "INSERT INTO items SELECT i, 'first' FROM generate_series(1, 20) i",
     )
-
-
-def drop_slot(shop: Any) -> None:
-    """Drop the slot, once the server has noticed that its reader has gone."""
-    while shop.sql("SELECT active FROM pg_replication_slots WHERE slot_name = current_database()") == [(True,)]:
-        time.sleep(0.05)
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')")
 
 
 def created(shop: Any) -> Any:
@@ -165,7 +157,7 @@ def test_log_that_the_server_has_removed(own: tuple[PostgresServer, Any]) -> Non
 
 def test_a_slot_that_was_dropped_and_made_again(shop: Any) -> None:
     config = created(shop)
-    drop_slot(shop)
+    shop.drop_slot()
     shop.sql(
         "UPDATE items SET name = 'unseen' WHERE id = 3",
         f"SELECT pg_create_logical_replication_slot('{shop.slot}', 'pgoutput')",
@@ -180,7 +172,7 @@ def test_a_slot_that_is_replaced_during_a_load(shop: Any) -> None:
     shop.sql("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
 
     def replace_slot(_: object) -> None:
-        drop_slot(shop)
+        shop.drop_slot()
         shop.sql(
             "UPDATE items SET name = 'unseen' WHERE id = 3",
             f"SELECT pg_create_logical_replication_slot('{shop.slot}', 'pgoutput')",

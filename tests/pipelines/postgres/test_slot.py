@@ -92,7 +92,7 @@ def test_a_server_that_cannot_be_asked_is_a_warning(idle: Any) -> None:
 def test_a_slot_that_was_dropped_says_the_same_everywhere(idle: Any) -> None:
     config = idle.config("items")
     idle.ingest(config)
-    idle.sql(f"SELECT pg_drop_replication_slot('{idle.slot}')")
+    idle.drop_slot()
     (table,) = run_once(config).tables
     assert "there is no replication slot" in str(table.error)
     assert "nevermore resync" in str(table.error)
