@@ -4,7 +4,7 @@ The command line opens tables here, too.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from nevermore.pipelines.iceberg.catalog import Catalog
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.pipelines.ingest.report import TableReport
 
 
@@ -54,6 +55,57 @@ def open_table(table: str | os.PathLike[str] | Any, **options: Any) -> Table:
     if isinstance(table, str) and "properties" not in options and is_identifier(table) and DEFAULT_CONFIG.exists():
         return open_project().table(table, **options)
     return scan_core.open_table(table, **options)
+
+
+def upsert(
+    table: "CatalogTable | str", data: Any, key: str | Sequence[str], *, keep: Literal["last"] | None = None
+) -> int | None:
+    """Insert rows into an Iceberg table without a project, or replace those with the same keys, in one commit.
+
+    Version 2 gets equality deletes, version 3 deletion vectors. There is no change log, so nothing proves the rows later.
+    Columns and types of the table stay as they are. Example: `upsert(catalog.load_table("shop.orders"), rows, key=["id"])`.
+
+    Args:
+        table: as PyIceberg loads it from a catalog, which shows the new snapshot afterwards, or `catalog.namespace.table` of
+            PyIceberg's configuration.
+        data: as for `Project.upsert`.
+        key: columns that identify a row; all rows of the table with a given key are replaced.
+        keep: as for `Project.upsert`.
+
+    Returns:
+        Id of the current snapshot of the table: the new one, unless `data` has no rows.
+
+    Raises:
+        SourceError: rows do not fit the table or lack columns, or it cannot be written to; nothing was written.
+        SchemaConflictError: the key cannot identify rows, or a required column is NULL.
+        CommitConflictError: other writers kept changing the table.
+        TableNotFoundError: there is no such table.
+    """
+    from nevermore.pipelines.ingest.python_source import write_table
+
+    return write_table(table, data, key, "u", keep)
+
+
+def delete(table: "CatalogTable | str", keys: Any, key: str | Sequence[str]) -> int | None:
+    """Delete the rows with these keys from an Iceberg table without a project, in one commit; see `upsert`.
+
+    Args:
+        table: as for `upsert`.
+        keys: as `data` of `upsert`; only the key columns are read, and keys without a row are ignored.
+        key: as for `upsert`.
+
+    Returns:
+        As `upsert`.
+
+    Raises:
+        SourceError: as `upsert`.
+        SchemaConflictError: as `upsert`.
+        CommitConflictError: as `upsert`.
+        TableNotFoundError: as `upsert`.
+    """
+    from nevermore.pipelines.ingest.python_source import write_table
+
+    return write_table(table, keys, key, "d", "last")
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 A batch is one commit of the change log, and one of the mirror. Its name is kept with the position, so that the same batch
 is applied once, however often it is sent. Only tables with `source: {type: python}` take batches.
+
+Tables without a project take rows, too: without a change log, and their columns and types stay as they are.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -22,7 +24,7 @@ from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_h
 from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.sources import PythonSource
-from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES, TableConfig
 from nevermore.pipelines.decode.batches import (
     BatchEnd,
     ChangeBatch,
@@ -31,25 +33,30 @@ from nevermore.pipelines.decode.batches import (
     change_schema,
     key_texts,
 )
-from nevermore.pipelines.decode.feed import Decided, FeedConfig
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import retry_conflicts
-from nevermore.pipelines.iceberg.loaded_table import open_current
+from nevermore.pipelines.iceberg.loaded_table import check_writable, current_schema, open_current, refresh
+from nevermore.pipelines.iceberg.positions import summary_properties
 from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.table_writer import check_key
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest
 from nevermore.pipelines.mirrors.fold import DELETED
+from nevermore.pipelines.mirrors.mirror import apply_changes
 from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.table_position import parse_position
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import Schema
+from nevermore.scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, arrow_type
+from nevermore.scan_core.io import load_table
 from nevermore.scan_core.parts import net_changes, rows_where
 
 if TYPE_CHECKING:
+    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
     from nevermore.scan_core import Expr
 
 MAX_KNOWN = 1_000
@@ -198,14 +205,16 @@ class _Batch:
     def add_to(self, table: TableIngest, before: BatchPosition) -> None:
         """Commit the batch."""
         position = before.after(self.name)
-        given = self._checked(table)
+        own = table.config
+        feed = Feed(own.source, {table.name: own}, (table.name,), Listing(()))
+        given = self.checked(feed.config([table], Decided()).tables[0])
         for changes in given if self.where is None else self._replacing(table, given, self.where):
             table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
         table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
         table.flush()
         table.convert_deletes()
 
-    def _checked(self, table: TableIngest) -> Iterator[ChangeBatch]:
+    def checked(self, table: TableFeed) -> Iterator[ChangeBatch]:
         """The rows as changes of the table.
 
         Raises:
@@ -276,17 +285,14 @@ class _Batch:
             parts |= {"key": rows.select(table.key).to_struct_array(), "before": rows.to_struct_array()}
             yield ChangeBatch(pa.table(parts).cast(schema), row_type, table.key)
 
-    def _changes(self, table: TableIngest) -> Iterator[ChangeBatch]:
+    def _changes(self, table: TableFeed) -> Iterator[ChangeBatch]:
         """The rows as changes of the table.
 
         Raises:
             SourceError: a row does not fit the table, or columns are missing.
         """
-        own, at = table.config, 1
-        feed = Feed(own.source, {table.name: own}, (table.name,), Listing(()))
-        config = replace(
-            feed.config([table], Decided()), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op}
-        )
+        at = 1
+        config = FeedConfig(tables=(table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
         for rows in self.rows.tables():
             wanted = _wanted(table, rows.schema.names, self.op)
             yield self._decoded(rows.select(wanted), at, config)
@@ -307,7 +313,7 @@ class _Batch:
             )
         return decoded.tables[config.tables[0].name]
 
-    def _refuse_repeated(self, table: TableIngest, hashes: Any) -> None:
+    def _refuse_repeated(self, table: TableFeed, hashes: Any) -> None:
         found, counts = np.unique(hashes, return_counts=True)
         if (counts == 1).all():
             return
@@ -348,13 +354,13 @@ def _keys(changes: pa.Table) -> list[pa.Array]:
     return keys
 
 
-def _wanted(table: TableIngest, given: list[str], op: str) -> list[str]:
+def _wanted(table: TableFeed, given: list[str], op: str) -> list[str]:
     """The columns of the data to read.
 
     Raises:
         SourceError: one is missing: the rows would lose its value.
     """
-    targets: Mapping[str, str] = {table.config.rename.get(name, name): name for name in given}
+    targets: Mapping[str, str] = {table.target_name(name): name for name in given}
     known = table.key if op == "d" else (*table.key, *table.known_types)
     if missing := [name for name in dict.fromkeys(known) if name not in targets]:
         raise SourceError(
@@ -362,3 +368,97 @@ def _wanted(table: TableIngest, given: list[str], op: str) -> list[str]:
             "nothing was written"
         )
     return [targets[name] for name in table.key] if op == "d" else given
+
+
+def write_table(
+    table: "CatalogTable | str", data: Any, key: str | Sequence[str], op: Literal["u", "d"], keep: Keep | None
+) -> int | None:
+    """Apply rows to a table without a project, as one commit; see `project.upsert` and `project.delete`."""
+    found, key = _table_of_catalog(table), (key,) if isinstance(key, str) else tuple(key)
+    with closing(ChangeRun.of(_tables(data), DEFAULT_MEMORY_LIMIT_BYTES // BATCH_SHARE)) as rows:
+        return retry_conflicts(partial(_attempt_table, found, _Batch(rows, op, None, keep, None), key), ATTEMPTS)
+
+
+def _table_of_catalog(table: Any) -> Any:
+    """A table that can be written to.
+
+    Raises:
+        SourceError: it is not in a catalog.
+        TableNotFoundError: the catalog does not have it.
+    """
+    place = table if isinstance(table, str) else getattr(table, "metadata_location", type(table).__name__)
+    if isinstance(table, str) and re.fullmatch(r"[^/\\:]+\.[^/\\:]+", table):
+        table = load_table(table, {})
+    if type(getattr(table, "catalog", None)).__name__ in {"NoneType", "NoopCatalog"}:
+        raise SourceError(
+            f"{place} is not a table of a catalog, and only a catalog can commit: pass what its load_table returns, or "
+            "catalog.namespace.table of PyIceberg's configuration; catalog.register_table adds a table to one"
+        )
+    return table
+
+
+def _attempt_table(table: "CatalogTable", batch: _Batch, key: tuple[str, ...]) -> int | None:
+    refresh(table)
+    name, schema = ".".join(table.name()), current_schema(table)
+    check_writable(table)
+    carried = chain(table.properties, *(summary_properties(one) for one in table.metadata.snapshots))
+    if any(one.startswith("nevermore.") for one in carried):
+        raise SourceError(
+            f"{name} belongs to a project, which would not know of the rows: use open_project(...).upsert"
+        )
+    if "encryption.key-id" in table.properties:
+        raise SourceError(f"{name} is encrypted, and encrypted files cannot be written: write it with another engine")
+    if odd := [f.name for spec in table.specs().values() for f in spec.fields if str(f.transform) == "unknown"]:
+        raise SourceError(f"{name}: the transform of partition field {odd[0]} is unknown: write it with another engine")
+    if not key:
+        raise SourceError(f"{name}: the key is empty: name the columns that identify a row: key=[...]")
+    check_key(schema, key)
+    known = {f.name: _nullable(arrow_type(f.type)) for f in schema.fields}
+    types = {f.name: str(f.type) for f in schema.fields if isinstance(f.type, PrimitiveType)}
+    config = TableConfig(source=PythonSource(type="python"), key=key)
+    if table.format_version > 2:
+        config = config.model_copy(update={"format_version": 3, "deletes": "vectors"})
+
+    def changes() -> Iterator[pa.Table]:
+        for part in batch.checked(TableFeed(name=name, key=key, known_key=key, types=types, known_types=known)):
+            if odd := [f"{f.name} ({f.type})" for f in part.row_type if known.get(f.name) != f.type]:
+                raise SourceError(
+                    f"{name} has no columns {', '.join(odd)}: leave them out, cast them, or change the table first; nothing "
+                    "was written"
+                )
+            changed = part.in_row_type(pa.struct(list(known.items()))).table
+            rows = single_array(changed.column("after")).flatten() if batch.op == "u" else ()
+            if lacking := [f.name for f, column in zip(schema.fields, rows, strict=False) if _lacks_value(f, column)]:
+                raise SourceError(
+                    f"{name}: column {lacking[0]!r} is required, or a member of it, but a row has NULL there; nothing was written"
+                )
+            yield changed
+
+    with closing(ChangeRun.of(changes(), config.memory_limit_bytes // BATCH_SHARE)) as run:
+        return apply_changes(table, run, key, config) if run.num_rows else table.metadata.current_snapshot_id
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type with optional members, as changes have; writing checks those that the table requires."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, _nullable(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type)) if pa.types.is_map(kind) else kind
+
+
+def _lacks_value(field: NestedField, values: pa.Array) -> bool:
+    """Whether a required field or member is NULL, which Arrow's casts of lists and maps do not tell."""
+    if field.required and values.null_count:
+        return True
+    match field.type:
+        case StructType(members):
+            there = values.drop_null()
+            return any(_lacks_value(inner, there.field(i)) for i, inner in enumerate(members))
+        case ListType(element):
+            return _lacks_value(element, values.flatten())
+        case MapType(_, value):
+            there = values.drop_null()
+            first, end = there.offsets[0].as_py(), there.offsets[-1].as_py()
+            return _lacks_value(value, there.items[first:end])
+    return False

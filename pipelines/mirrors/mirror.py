@@ -66,7 +66,7 @@ from nevermore.pipelines.mirrors.table_shape import (
     shape_properties,
     with_declared,
 )
-from nevermore.scan_core import Mask, Rows, ScanOptions
+from nevermore.scan_core import Mask, Rows, ScanOptions, Schema
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
@@ -506,6 +506,26 @@ class Mirror:
             added, removed = content.of_base()
             committed = delta.commit(added, properties, remove=removed, after_rewrites=content.of_base)
         return Applied(committed, content.files, work.rejected, changes.num_rows, reached, work.num_missed)
+
+
+class _RowsOnly(RowDelta):
+    """A commit that keeps the schema: required columns, which a mirror makes optional, stay required."""
+
+    def evolve(self, schema: Schema) -> None:
+        """Nothing: changes have the columns of the table."""
+
+
+def apply_changes(table: "Table", changes: ChangeRun, key: Sequence[str], config: TableConfig) -> int:
+    """Commit changes to a table without a change log; the id of the snapshot.
+
+    Raises:
+        CommitConflictError: another writer changed its rows in the meantime.
+    """
+    with _RowsOnly(table) as delta:
+        work = prepare(delta, changes, key, config, trusts_inserts=False)
+        with closing(_Content(delta, work, config)) as content:
+            added, removed = content.of_base()
+            return delta.commit(added, {}, remove=removed, after_rewrites=content.of_base).snapshot_id
 
 
 class _Content:
