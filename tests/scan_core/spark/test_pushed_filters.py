@@ -43,3 +43,26 @@ def test_filters_that_can_fail_are_applied_unless_another_is_left_that_may_spare
     mixed = push_filters(scan, [cast, "id > 3", "soundex(name) = 'N000'"])
     assert mixed.applied == ("id > 3",)
     assert mixed.left[cast].startswith("it can fail")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id & 3 = 2",
+        "~id = 1",
+        "greatest(id, 2) = 2",
+        "nanvl(cast(id as double), 0) > 1",
+        "sqrt(id) = 2",
+        "current_timestamp - interval '1 12:00:00' day to second > timestamp '2020-02-01'",
+        "cast(id as decimal(9, 2)) div 2 = 1",
+        "startswith(name, name)",
+        "left(name, id) = 'n'",
+        r"name rlike '\\p{L}'",
+        "case when id | 1 = 1 then true end",
+    ],
+)
+def test_conditions_that_are_refused_are_left_and_hold_back_those_that_can_fail(scan: Scan, condition: str) -> None:
+    fallible = "cast(substr(name, 2) as int) = 7"
+    pushed = push_filters(scan, [fallible, condition, "id > 3"])
+    assert pushed.applied == ("id > 3",)
+    assert set(pushed.left) == {fallible, condition}
