@@ -360,7 +360,7 @@ class _Binder:
         if count == 0 and (known := clock_literal(operation.name, self._now)) is not None:
             return known
         if function is None:
-            near = get_close_matches(operation.name, FUNCTIONS, n=3)
+            near = get_close_matches(operation.name, FUNCTIONS, n=3, cutoff=0.8)
             hint = f"did you mean {', '.join(near)}?" if near else IN_QUERIES
             raise self.refuse(operation, f"{operation.name}() is not supported in a filter; {hint}")
         if count < function.least or (function.most is not None and count > function.most):

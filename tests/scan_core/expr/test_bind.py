@@ -149,6 +149,7 @@ def test_objects_mean_what_the_text_means(built: Expr, sql: str) -> None:
         ("address = 1", "cannot be compared"),
         ("qty and ok", "and takes a condition, not int"),
         ("lowr(name) = 'a'", "lowr() is not supported in a filter; did you mean lower"),
+        ("least(qty, 1) = 1", "least() is not supported in a filter; queries take it: nevermore sql"),
         ("substr(name) = 'a'", "substr() takes 2 to 3 arguments, not 1"),
         ("lower(qty) = 'a'", "lower takes a string, not int"),
         ("name + 1 > 2", "+ takes numbers; write cast"),
