@@ -26,6 +26,7 @@ from nevermore.scan_core.diff import ChangeSplit as ChangeSplit
 from nevermore.scan_core.diff import file_changes as file_changes
 from nevermore.scan_core.diff import net_changes as net_changes
 from nevermore.scan_core.expr.bind import rows_where as rows_where
+from nevermore.scan_core.expr.casts import uuid_text as uuid_text
 from nevermore.scan_core.expr.nodes import Constantish as Constantish
 from nevermore.scan_core.expr.parse import inside as inside
 from nevermore.scan_core.expr.parse import null_is_unknown as null_is_unknown
@@ -40,6 +41,7 @@ from nevermore.scan_core.files.parquet.file_layout import read_wide_differences 
 from nevermore.scan_core.keys.columns import key_column as key_column
 from nevermore.scan_core.keys.hash import hash_rows as hash_rows
 from nevermore.scan_core.keys.hash import hash_seed as hash_seed
+from nevermore.scan_core.model.exports import lazy_exports as lazy_exports
 from nevermore.scan_core.model.html import Bar as Bar
 from nevermore.scan_core.model.html import Html as Html
 from nevermore.scan_core.model.html import bars as bars

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from nevermore.pipelines.cli.terminal import draw_grid
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core.io import whole_file
+from nevermore.scan_core.parts import uuid_text
 
 RENDER_ROWS = 8_192
 """Number of rows turned into Python objects at a time."""
@@ -49,7 +50,7 @@ def _values(array: pa.Array) -> list[Any]:
     """The values of an array as JSON-ready Python objects."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _uuids(array.storage) if kind.extension_name == "arrow.uuid" else _values(array.storage)
+        return uuid_text(array.storage).to_pylist() if kind.extension_name == "arrow.uuid" else _values(array.storage)
     for matches, render in _RENDERERS:
         if matches(kind):
             return render(array)
@@ -101,10 +102,6 @@ def _special(value: float) -> str:
 
 def _decimals(array: pa.Array) -> list[Any]:
     return [None if v is None else f"{v:f}" for v in array.to_pylist()]
-
-
-def _uuids(array: pa.Array) -> list[Any]:
-    return [None if v is None else f"{v[:8]}-{v[8:12]}-{v[12:16]}-{v[16:20]}-{v[20:]}" for v in _bytes(array)]
 
 
 def _bytes(array: pa.Array) -> list[Any]:
