@@ -140,7 +140,7 @@ def commit_to_database(
         if is_swapped:
             _WRITTEN.put(location, content, WRITTEN_BYTES)
             _remove_old_metadata(document, changed, storage)
-            table.metadata = TableMetadataUtil.parse_raw(orjson.dumps(changed).decode())
+            table.metadata = TableMetadataUtil.parse_raw(decompress_document(content, location).decode())
             table.metadata_location = location
             return
         storage.remove([location])
