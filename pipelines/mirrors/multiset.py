@@ -181,7 +181,7 @@ def _walk_in_order(signs: Rows, rows: Rows, counts: Rows, class_of: Rows, member
         signs: +1 or -1 for each step.
         rows: the row that each step adds or removes; ignored if the old row lacks columns.
         counts: number of copies of each row.
-        class_of: for a removal whose old row lacks columns, the class of rows of which it removes the first.
+        class_of: class of rows of each removal whose old row lacks columns; it removes the first row of the class.
         members: rows of each class, ascending.
 
     Returns:

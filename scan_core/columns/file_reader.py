@@ -38,7 +38,7 @@ _MIN_LARGEST_BYTES = 64 * 1024**2
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
 _FEW_BYTES = 1024**2
-"""What a piece holds of which the first rows will probably do."""
+"""Size of a piece where the first rows will probably be enough."""
 _USUAL_GROWTH = 16
 """What decoded columns take of the bytes that their file states, at most, but for values stored once for many rows."""
 _MIN_ROWS = 4_096

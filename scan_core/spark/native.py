@@ -648,7 +648,7 @@ def _checksum(file: NativeFile) -> int:
 
 
 def apart(files: Iterable[NativeFile]) -> list[list[NativeFile]]:
-    """Files in as few lists as possible, none of which has two files whose names have one checksum."""
+    """Files in as few lists as possible; the names of the files in one list have different checksums."""
     found: list[dict[int, NativeFile]] = []
     for file in files:
         checksum = _checksum(file)
