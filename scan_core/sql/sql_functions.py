@@ -9,101 +9,83 @@ from collections.abc import Iterable, Mapping
 
 from sqlglot import exp
 
-_OPERATORS = frozenset((
-    "Add", "Alias", "And", "Array", "Between", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Boolean",
-    "Bracket", "Case", "Coalesce", "Column", "DPipe", "Div", "Dot", "EQ", "Escape", "GT", "GTE", "HexString",
-    "Identifier", "If", "In", "IntDiv", "Interval", "IntervalSpan", "Is", "LT", "LTE", "Lambda", "Like", "ILike",
-    "Literal", "Mod", "Mul", "NEQ", "Neg", "Not", "Null", "NullSafeEQ", "Nullif", "Or", "Paren", "Placeholder",
-    "RawString", "RegexpLike", "Star", "Struct", "Sub", "Tuple", "Var",
-))  # fmt: skip
-"""Parts of expressions other than functions."""
-_ROW_WISE = frozenset((
-    "Abs", "Acos", "Acosh", "AddMonths", "ArrayAppend", "ArrayCompact", "ArrayContains", "ArrayDistinct", "ArrayExcept",
-    "ArrayFilter", "ArrayInsert", "ArrayIntersect", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayPrepend",
-    "ArrayRemove", "ArraySize", "ArraySlice", "ArraySort", "ArrayToString", "ArraysZip", "Ascii", "Asin", "Asinh",
-    "AtTimeZone", "Atan", "Atan2", "Atanh", "BitLength", "BitwiseCount", "BitwiseLeftShift", "BitwiseRightShift",
-    "Cast", "Cbrt", "Ceil", "Chr", "Concat", "ConcatWs", "Contains", "ConvertTimezone", "Cos", "Cosh", "Cot", "Csc",
-    "Date", "DateAdd", "DateDiff", "DateFromParts", "DateFromUnixDate", "DateSub", "DateTrunc", "Day", "DayOfMonth",
-    "DayOfWeek", "DayOfYear", "Dayname", "Decode", "DecodeCase", "Degrees", "Elt", "Encode", "EndsWith", "EqualNull",
-    "Exp", "Extract", "Factorial", "Flatten", "Floor", "Format", "FromBase32", "FromBase64", "FromJson", "FromTimeZone",
-    "GenerateSeries", "Getbit", "Greatest", "Hex", "Hour", "Initcap", "IsInf", "IsNan", "JSONExtract",
-    "JSONExtractScalar", "JSONFormat", "JSONKeys", "LastDay", "Least", "Left", "Length", "Levenshtein", "Ln", "Log",
-    "Lower", "MD5", "MakeInterval", "Map", "MapContainsKey", "MapFromEntries", "MapKeys", "Minute", "Month",
-    "Monthname", "MonthsBetween", "Nanvl", "Negative", "NextDay", "Nvl2", "Overlay", "Pad", "ParseUrl", "Pi", "Pow",
-    "Quarter", "Radians", "RegexpCount", "RegexpExtract", "RegexpExtractAll", "RegexpInstr", "RegexpReplace",
-    "RegexpSplit", "RegexpSubstr", "Repeat", "Replace", "Reverse", "Right", "Rint", "Round", "SHA", "SHA2", "SafeAdd",
-    "SafeDivide", "SafeMultiply", "SafeSubtract", "Sec", "Second", "Sign", "Sin", "Sinh", "Soundex", "Space", "Split",
-    "SplitPart", "Sqrt", "StartsWith", "StrPosition", "StrToDate", "StrToMap", "StrToTime", "StrToUnix", "Substring",
-    "SubstringIndex", "Tan", "Tanh", "TimeToStr", "TimeToUnix", "TimestampFromParts", "TimestampTrunc", "ToBase32",
-    "ToBase64", "ToBinary", "ToChar", "ToNumber", "Transform", "Translate", "Trim", "TryCast", "TsOrDsAdd",
-    "TsOrDsDiff", "TsOrDsToDate", "TsOrDsToTimestamp", "Unhex", "UnixDate", "UnixMicros", "UnixMillis", "UnixSeconds",
-    "UnixToStr", "UnixToTime", "Upper", "VarMap", "Week", "WeekOfYear", "WidthBucket", "Xor", "Year", "array_repeat",
-    "array_union", "arrays_overlap", "bigint", "bin", "binary", "bround", "btrim", "cardinality", "contains", "conv",
-    "convert_timezone", "crc32", "date_from_unix_date", "date_part", "datepart", "dayname", "decimal", "e", "elt",
-    "expm1", "find_in_set", "forall", "format_number", "get", "hash", "hypot", "iff", "isnotnull", "isnull",
-    "json_array_length", "log1p", "luhn_check", "make_date", "make_dt_interval", "make_interval", "make_timestamp",
-    "make_timestamp_ltz", "make_timestamp_ntz", "make_ym_interval", "map_concat", "map_entries", "map_filter",
-    "map_values", "map_zip_with", "mask", "monthname", "next_day", "nullifzero", "octet_length", "overlay", "pmod",
-    "positive", "printf", "quote", "rint", "shiftrightunsigned", "smallint", "soundex", "timestamp_micros",
-    "timestamp_millis", "timestamp_seconds", "tinyint", "to_csv", "to_timestamp_ltz", "to_timestamp_ntz", "to_varchar",
-    "transform_keys", "transform_values", "try_add", "try_make_interval", "try_make_timestamp",
-    "try_make_timestamp_ltz", "try_make_timestamp_ntz", "try_mod", "try_multiply", "try_subtract", "try_to_binary",
-    "try_to_date", "try_to_number", "try_to_timestamp", "unix_micros", "unix_millis", "unix_seconds", "url_decode",
-    "url_encode", "weekday", "xxhash64", "zeroifnull", "zip_with",
-))  # fmt: skip
-"""Functions of one row that always return the same result for it."""
-_AGGREGATES = frozenset((
-    "AnyValue", "ApproxDistinct", "ApproxQuantile", "ArgMax", "ArgMin", "ArrayAgg", "ArrayUniqueAgg", "Avg",
-    "BitwiseAndAgg", "BitwiseOrAgg", "BitwiseXorAgg", "BitmapConstructAgg", "BitmapOrAgg", "Corr", "Count", "CountIf",
-    "CovarPop", "CovarSamp", "CumeDist", "DenseRank", "First", "FirstValue", "GroupConcat", "Grouping", "GroupingId",
-    "Kurtosis", "Lag", "Last", "LastValue", "Lead", "LogicalAnd", "LogicalOr", "Max", "Median", "Min", "Mode",
-    "NthValue", "Ntile", "PercentRank", "PercentileCont", "PercentileDisc", "Quantile", "Rank", "RegrAvgx", "RegrAvgy",
-    "RegrCount", "RegrIntercept", "RegrR2", "RegrSlope", "RegrSxx", "RegrSxy", "RegrSyy", "RowNumber", "Skewness",
-    "Stddev", "StddevPop", "StddevSamp", "Sum", "Variance", "VariancePop", "every", "some", "histogram_numeric", "mean",
-    "std", "try_sum", "try_avg",
-))  # fmt: skip
-"""Functions of many rows."""
-_GENERATORS = frozenset(
-    {"Explode", "ExplodeOuter", "_ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"}
-)
-"""Functions that return several rows, always the same ones for the same row."""
-_TYPES = frozenset({"DataType", "DataTypeParam", "IntervalSpan"})
+_TABLE = """\
+operator: Alias And Array BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Boolean Bracket Column DPipe Div Dot Escape
+operator: HexString ILike Identifier IntDiv Interval Is Lambda Like Literal Mod Mul Neg Not Null Or Paren Placeholder
+operator: RawString RegexpLike Star Struct Tuple Var
+operator type: IntervalSpan
+operator mixes: Add Between Case Coalesce EQ GT GTE If In LT LTE NEQ NullSafeEQ Nullif Sub
+row: Abs Acos Acosh ArrayAppend ArrayCompact ArrayContains ArrayDistinct ArrayExcept ArrayFilter ArrayInsert
+row: ArrayIntersect ArrayMax ArrayMin ArrayPosition ArrayPrepend ArrayRemove ArraySize ArraySlice ArraySort
+row: ArrayToString ArraysZip Ascii Asin Asinh Atan Atan2 Atanh BitLength BitwiseCount BitwiseLeftShift
+row: BitwiseRightShift Cast Cbrt Ceil Chr Concat ConcatWs Contains Cos Cosh Cot Csc DateDiff Day DayOfMonth DayOfWeek
+row: DayOfYear Dayname Decode Degrees Elt Encode EndsWith EqualNull Exp Factorial Flatten Floor Format FromBase32
+row: FromBase64 FromJson GenerateSeries Getbit Hex Initcap IsInf IsNan JSONExtract JSONExtractScalar JSONFormat
+row: JSONKeys Left Length Levenshtein Ln Log Lower MD5 MakeInterval Map MapContainsKey MapFromEntries MapKeys Month
+row: Monthname Nanvl Negative Overlay Pad ParseUrl Pi Pow Quarter Radians RegexpCount RegexpExtract RegexpExtractAll
+row: RegexpInstr RegexpReplace RegexpSplit RegexpSubstr Repeat Replace Reverse Right Rint Round SHA SHA2 SafeAdd
+row: SafeDivide SafeMultiply SafeSubtract Sec Sign Sin Sinh Soundex Space Split SplitPart Sqrt StartsWith StrPosition
+row: StrToMap StrToTime Substring SubstringIndex Tan Tanh ToBase32 ToBase64 ToBinary ToChar ToNumber Transform
+row: Translate Trim TryCast TsOrDsDiff Unhex UnixDate UnixToStr Upper VarMap Week WeekOfYear WidthBucket Xor Year
+row: array_repeat array_union arrays_overlap bigint bin binary bround btrim cardinality contains conv crc32 dayname
+row: decimal e elt expm1 find_in_set forall format_number get hash hypot iff isnotnull isnull json_array_length log1p
+row: luhn_check make_dt_interval make_interval make_ym_interval map_concat map_entries map_filter map_values
+row: map_zip_with mask monthname nullifzero octet_length overlay pmod positive printf quote rint shiftrightunsigned
+row: smallint soundex tinyint to_csv to_varchar transform_keys transform_values try_add try_make_interval try_mod
+row: try_multiply try_subtract try_to_binary try_to_number url_decode url_encode weekday xxhash64 zeroifnull zip_with
+row gives-time: AddMonths Date DateAdd DateFromParts DateFromUnixDate DateSub DateTrunc LastDay NextDay StrToDate
+row gives-time: TimestampFromParts TsOrDsAdd TsOrDsToDate UnixToTime date_from_unix_date make_date make_timestamp
+row gives-time: make_timestamp_ltz make_timestamp_ntz next_day timestamp_micros timestamp_millis timestamp_seconds
+row gives-time: try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz
+row gives-time takes-time: AtTimeZone ConvertTimezone FromTimeZone TimestampTrunc TsOrDsToTimestamp convert_timezone
+row gives-time parses: to_timestamp_ntz
+row takes-time: Extract Hour Minute MonthsBetween Second TimeToStr UnixMicros UnixMillis UnixSeconds date_part
+row takes-time: datepart unix_micros unix_millis unix_seconds
+row takes-time parses: to_timestamp_ltz
+row parses: try_to_date try_to_timestamp
+row mixes: DecodeCase Greatest Least Nvl2
+row unix: StrToUnix TimeToUnix
+rows: AnyValue ApproxDistinct ApproxQuantile ArgMax ArgMin ArrayAgg ArrayUniqueAgg Avg BitmapConstructAgg BitmapOrAgg
+rows: BitwiseAndAgg BitwiseOrAgg BitwiseXorAgg Corr Count CountIf CovarPop CovarSamp CumeDist DenseRank First
+rows: FirstValue GroupConcat Grouping GroupingId Kurtosis Lag Last LastValue Lead LogicalAnd LogicalOr Max Median Min
+rows: Mode NthValue Ntile PercentRank PercentileCont PercentileDisc Quantile Rank RegrAvgx RegrAvgy RegrCount
+rows: RegrIntercept RegrR2 RegrSlope RegrSxx RegrSxy RegrSyy RowNumber Skewness Stddev StddevPop StddevSamp Sum
+rows: Variance VariancePop every histogram_numeric mean some std try_avg try_sum
+generator: Explode ExplodeOuter Inline Posexplode PosexplodeOuter Stack _ExplodeOuter
+type: DataType DataTypeParam
+unix: UnixTimestamp
+"""
+"""What is known, by sqlglot's class or, for a function without a class, by its name in lower case.
+
+`operator`: a part of expressions other than a function. `row`: a function of one row that always returns the same result for
+it. `rows`: a function of many rows. `generator`: returns several rows, always the same ones for the same row. `gives-time`:
+returns a date or a time, whatever type sqlglot infers. `takes-time`: converts its first argument, which may be text, to a time.
+`parses`: parses text by a format or, without one, as a cast does. `mixes`: brings its operands to one type, so that text next to
+a time becomes a time. `unix`: reads the clock if it has no argument.
+"""
+
+
+def _named(kind: str) -> frozenset[str]:
+    """The names of one kind."""
+    lines = (line.split(":") for line in _TABLE.splitlines())
+    return frozenset(name for kinds, names in lines if kind in kinds.split() for name in names.split())
+
+
+_ROW_WISE, _TYPES, _GENERATORS = _named("operator") | _named("row"), _named("type"), _named("generator")
+_AGGREGATES, _GIVE_TIMES, _TAKE_TIMES = _named("rows"), _named("gives-time"), _named("takes-time")
+_PARSE, _MIX, _UNIX_TIMES = _named("parses"), _named("mixes"), _named("unix")
 _CLOCK = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Text that Spark reads as the time of the run where it is converted to a date or time."""
 _DATE = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
 """Text of a date or time that begins with its date: without one, Spark uses today's."""
-_UNIX_TIMES = frozenset({"StrToUnix", "TimeToUnix", "UnixTimestamp"})
 _LETTERS = re.compile("[A-Za-z]")
 _MOMENTS = ("timestamp", "timestamptz", "timestampltz")
 _WITHOUT_ZONE = ("date", "timestampntz")
-_GIVE_TIMES = frozenset((
-    "AddMonths", "AtTimeZone", "ConvertTimezone", "Date", "DateAdd", "DateFromParts", "DateFromUnixDate", "DateSub",
-    "DateTrunc", "FromTimeZone", "LastDay", "NextDay", "StrToDate", "TimestampFromParts", "TimestampTrunc", "TsOrDsAdd",
-    "TsOrDsToDate", "TsOrDsToTimestamp", "UnixToTime", "convert_timezone", "date_from_unix_date", "make_date",
-    "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "next_day", "timestamp_micros", "timestamp_millis",
-    "timestamp_seconds", "to_timestamp_ntz", "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz",
-))  # fmt: skip
-"""Functions that return a date or a time, whatever type sqlglot infers."""
-_TAKE_TIMES = frozenset((
-    "AtTimeZone", "ConvertTimezone", "Extract", "FromTimeZone", "Hour", "Minute", "MonthsBetween", "Second",
-    "TimeToStr", "TimestampTrunc", "TsOrDsToTimestamp", "UnixMicros", "UnixMillis", "UnixSeconds", "convert_timezone",
-    "date_part", "datepart", "to_timestamp_ltz", "unix_micros", "unix_millis", "unix_seconds",
-))  # fmt: skip
-"""Functions that convert their first argument, which may be text, to a time."""
-_FORMATTED_NAMES = frozenset((
-    "try_to_timestamp", "try_to_date", "to_timestamp_ltz", "to_timestamp_ntz",
-))  # fmt: skip
-"""Functions that parse text by a format or, without one, as a cast does."""
-_MIX = frozenset((
-    "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "Between", "In", "Coalesce", "Nullif", "Greatest", "Least",
-    "If", "Case", "Nvl2", "DecodeCase", "Add", "Sub",
-))  # fmt: skip
-"""Operators that bring their operands to one type: text next to a time becomes a time."""
 
 
 def is_known_part(node: exp.Expression) -> bool:
     """Whether this is an operator, a function of one row, or another known part of an expression."""
-    return _key(node) in _OPERATORS | _ROW_WISE | _TYPES
+    return _key(node) in _ROW_WISE | _TYPES
 
 
 def is_generator(node: exp.Expression) -> bool:
@@ -132,7 +114,7 @@ def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
         texts: values of the query's parameters that are text.
     """
     # an allow-list: a function that sqlglot or this module does not know may be random
-    known = _OPERATORS | _ROW_WISE | _AGGREGATES | _GENERATORS | {"Exists"}
+    known = _ROW_WISE | _AGGREGATES | _GENERATORS | {"Exists"}
     for node in tree.walk():
         if isinstance(node, exp.Func) and _key(node) not in known:
             return f"{str(node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()}()"
@@ -167,7 +149,7 @@ def _why_clock(node: exp.Expression) -> str | None:
         return _why_of_today(node.this, is_moment=False)
     if name in _TAKE_TIMES:
         return _why_of_today(_time_of(node), is_moment=True)
-    if name in _FORMATTED_NAMES and len(node.expressions) == 1:
+    if name in _PARSE and len(node.expressions) == 1:
         return _why_of_today(node.expressions[0], is_moment=True)
     return None
 
@@ -248,31 +230,27 @@ def _quoted(text: str) -> str:
     return f"'{text.strip()}'"
 
 
-_SELECT = frozenset((
-    "expressions", "from", "from_", "joins", "where", "group", "having", "order", "sort", "distribute", "cluster", "limit",
-    "offset", "distinct", "hint", "laterals",
-))  # fmt: skip
-_LISTS = ("Order", "Sort", "Cluster", "Distribute", "Distinct", "Rollup", "Cube", "GroupingSets")
+_PARTS_TABLE = """\
+Select: expressions from from_ joins where group having order sort distribute cluster limit offset distinct hint laterals
+From TableAlias Where Having Exists IgnoreNulls RespectNulls: this
+Join: this on side kind
+Table: this alias
+Subquery: this alias order limit offset
+Lateral: this view outer alias
+Group: expressions rollup cube grouping_sets
+Order Sort Cluster Distribute Distinct Rollup Cube GroupingSets: expressions
+Ordered: this desc nulls_first
+Limit Offset: expression
+Union Except Intersect: this expression distinct order limit offset
+In: this expressions query
+Window: this partition_by order spec over
+WindowSpec: kind start start_side end end_side
+Filter WithinGroup: this expression
+"""
 _PARTS: Mapping[str, frozenset[str]] = {
-    "Select": _SELECT,
-    **dict.fromkeys(
-        ("From", "TableAlias", "Where", "Having", "Exists", "IgnoreNulls", "RespectNulls"), frozenset({"this"})
-    ),
-    "Join": frozenset({"this", "on", "side", "kind"}),
-    "Table": frozenset({"this", "alias"}),
-    "Subquery": frozenset({"this", "alias", "order", "limit", "offset"}),
-    "Lateral": frozenset({"this", "view", "outer", "alias"}),
-    "Group": frozenset({"expressions", "rollup", "cube", "grouping_sets"}),
-    **dict.fromkeys(_LISTS, frozenset({"expressions"})),
-    "Ordered": frozenset({"this", "desc", "nulls_first"}),
-    **dict.fromkeys(("Limit", "Offset"), frozenset({"expression"})),
-    **dict.fromkeys(
-        ("Union", "Except", "Intersect"), frozenset({"this", "expression", "distinct", "order", "limit", "offset"})
-    ),
-    "In": frozenset({"this", "expressions", "query"}),
-    "Window": frozenset({"this", "partition_by", "order", "spec", "over"}),
-    "WindowSpec": frozenset({"kind", "start", "start_side", "end", "end_side"}),
-    **dict.fromkeys(("Filter", "WithinGroup"), frozenset({"this", "expression"})),
+    name: frozenset(parts.split())
+    for names, parts in (line.split(":") for line in _PARTS_TABLE.splitlines())
+    for name in names.split()
 }
 """Parts of queries, and the arguments that are understood of each."""
 _WORDS = {"Where": "WHERE", "Lateral": "a lateral view", "Pivot": "a pivot", "TableSample": "a sample"}
