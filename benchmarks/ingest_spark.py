@@ -1,6 +1,6 @@
 """What an event costs on Spark beside this process: CPU seconds of log and mirror, of all processes that take part.
 
-A first load (no shuffle), and changes of rows that a mirror has (all changes are shuffled), narrow and wide. Both engines
+A first load, and changes of rows that a mirror has (all changes are shuffled), narrow and wide. Both engines
 ingest the same files in turn, in one session: driver, JVM and Python workers count. The first rounds do not, in which Java still
 compiles most of what it runs. A tenth of the events is ingested in turn, too: the difference is what an event costs, the
 rest what a run costs however small it is.

@@ -37,7 +37,6 @@ from nevermore.pipelines.spark.ingest import (
     SortRanges,
     TablePart,
     ToBuckets,
-    ToKeyHashes,
     ToRanges,
     WriteLog,
     united,
@@ -387,12 +386,6 @@ class SparkReading:
 
         def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
             buckets = changes.num_tasks(self._jobs.num_slots())
-            # A first load: without rows to delete, a key that comes once is folded where it was decoded.
-            have_own_keys = (
-                order.delete_spec is None
-                and set(total.counts) <= {"r", "c"}
-                and self._jobs.have_own_keys(changes, ToKeyHashes(row_type, key, changes.firsts(0), buckets))
-            )
             spread = ToBuckets(row_type, key, changes.firsts(0), buckets, total.rows_to_truncate, limit)
             task = FoldBuckets(
                 target=order.target,
@@ -404,7 +397,7 @@ class SparkReading:
                 after_truncate=total.rows_to_truncate > 0,
                 limit_bytes=limit,
             )
-            written = self._jobs.write_mirror(changes, spread, task, have_own_keys=have_own_keys)
+            written = self._jobs.write_mirror(changes, spread, task)
             return written.files, written.num_missed
 
         return RemoteChanges(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import ORDINAL
-from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, key_hashes, parts_by_key
+from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, parts_by_key
 from nevermore.pipelines.changes.keys import same_rows, single_chunk
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
@@ -491,51 +491,6 @@ class FoldBuckets:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldPieces:
-    """Folds changes with the tasks that hold their pieces; pickled to the workers. No key may be in two pieces.
-
-    Attributes:
-        row_type: columns of all rows.
-        firsts: the ordinal of the first change of each piece.
-        first: changes before this ordinal have no effect.
-        fold: how they are folded.
-    """
-
-    row_type: pa.StructType
-    firsts: Mapping[int, int]
-    first: int
-    fold: FoldBuckets
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return a report of the files of the changes in `batches`."""
-        begin_task()
-        found = numbered(batches, self.row_type, self.fold.key, self.firsts, _FOLDED)
-        rows = (own.slice(min(own.num_rows, max(0, self.first - ordinal))) for _, ordinal, own in found)
-        yield self.fold.written([rows]).batch()
-
-
-@dataclass(frozen=True, slots=True)
-class ToKeyHashes:
-    """Yields the hashes of keys by bucket, which tell whether a key occurs twice; pickled to the workers."""
-
-    row_type: pa.StructType
-    key: tuple[str, ...]
-    firsts: Mapping[int, int]
-    num_buckets: int
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the hashes of the changes in `batches`, eight bytes each."""
-        begin_task()
-        for (piece, place), _, changes in numbered(batches, self.row_type, self.key, self.firsts, ("key",)):
-            hashes = np.sort(key_hashes(_keys(changes)))
-            # by their upper half: `hash_codes` takes the remainder, and buckets must not depend on each other
-            codes = (hashes >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)
-            starts = np.searchsorted(codes, np.arange(self.num_buckets + 1, dtype=np.uint64))
-            for number in np.flatnonzero(np.diff(starts)).tolist():
-                yield row_of(piece, place, number, hashes[starts[number] : starts[number + 1]].tobytes())
-
-
-@dataclass(frozen=True, slots=True)
 class ToRanges:
     """Distributes changes to ranges of their places in the order of `order_by`; pickled to the workers.
 
@@ -612,19 +567,6 @@ def _sorted_by_place(run: ChangeRun, limit_bytes: int) -> Iterator[pa.Table]:
             own.append(within[mask])
             at += table.num_rows
         yield pa.concat_tables(chosen).take(pa.array(np.argsort(np.concatenate(own))))
-
-
-def find_repeated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Task: whether a hash occurs twice in a bucket of `ToKeyHashes`, and the number of hashes; one row for all buckets."""
-    begin_task()
-    found: dict[int, list[bytes]] = {}
-    for number, data in values_of(batches, "number", "data"):
-        found.setdefault(number, []).append(data)
-    hashes = [np.frombuffer(b"".join(parts), np.uint64) for parts in found.values()]
-    is_repeated = any((part[1:] == part[:-1]).any() for part in map(np.sort, hashes))
-    yield pa.RecordBatch.from_arrays(
-        [pa.array([pickle.dumps((is_repeated, sum(map(len, hashes))))], pa.binary())], names=["data"]
-    )
 
 
 def run_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -744,31 +686,13 @@ class IngestJobs(SparkJobs):
         """
         return self._written(self._passed(changes, task, REPORT), changes.num_rows).files
 
-    def have_own_keys(self, changes: "DecodedChanges", task: ToKeyHashes) -> bool:
-        """Whether no two changes have the same key, so that each is folded alone. Moves eight bytes per change.
+    def write_mirror(self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets) -> Written:
+        """Write the files of a mirror.
 
         Raises:
             SourceError: as `write_log`.
         """
-        hashes = self._passed(changes, task, ROWS).repartition(task.num_buckets, "number")
-        rows = self.collected(hashes.mapInArrow(find_repeated, REPORT))
-        found = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
-        _check_number(sum(count for _, count in found), changes.num_rows)
-        return not any(is_repeated for is_repeated, _ in found)
-
-    def write_mirror(
-        self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets, *, have_own_keys: bool = False
-    ) -> Written:
-        """Write the files of a mirror. Changes that have their own keys stay with the tasks that decoded them.
-
-        Raises:
-            SourceError: as `write_log`.
-        """
-        first = min(spread.firsts.values())
-        left = changes.num_rows - max(0, spread.first - first)
-        if have_own_keys:
-            folding = FoldPieces(spread.row_type, spread.firsts, spread.first, task)
-            return self._written(self._passed(changes, folding, REPORT), left)
+        left = changes.num_rows - max(0, spread.first - min(spread.firsts.values()))
         buckets = self._passed(changes, spread, ROWS).repartition(spread.num_buckets, "number")
         ordered = buckets.sortWithinPartitions("number", "piece", "place")
         return self._written(ordered.mapInArrow(task, REPORT), left)

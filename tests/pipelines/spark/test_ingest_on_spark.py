@@ -16,7 +16,7 @@ from nevermore.pipelines.decode.batches import change_schema
 from nevermore.pipelines.ingest import spark_run
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
-from nevermore.pipelines.spark.ingest import DecodedChanges, IngestJobs, ToBuckets
+from nevermore.pipelines.spark.ingest import DecodedChanges, ToBuckets
 from nevermore.pipelines.spark.jobs import packed_table, row_of, unpacked_table
 from tests.pipelines.project import Project, event, product
 from tests.support.spark_session import SPARK_TEST
@@ -413,34 +413,6 @@ def test_engines_agree(name: str, tmp_path: Path) -> None:
         seen[engine] = (reports, _content(project))
     assert seen["spark"][0] == seen["local"][0]
     assert seen["spark"][1] == seen["local"][1]
-
-
-@pytest.mark.parametrize(
-    ("events", "moves"),
-    [
-        ([event("r", product(i)) for i in range(60)], [False]),
-        ([event("r", product(i % 50)) for i in range(60)], [True]),
-        ([event("u", product(i)) for i in range(60)], [True]),
-    ],
-    ids=["first load", "a key twice", "updates"],
-)
-def test_rows_are_moved_only_where_keys_may_meet(
-    events: list[str], moves: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decided: list[bool] = []
-    write_mirror = IngestJobs.write_mirror
-
-    def watched(self: IngestJobs, *tasks: Any, have_own_keys: bool) -> Any:
-        decided.append(not have_own_keys)
-        return write_mirror(self, *tasks, have_own_keys=have_own_keys)
-
-    monkeypatch.setattr(IngestJobs, "write_mirror", watched)
-    project = Project(tmp_path)
-    _write(project, Case([], options=_SMALL), "spark")
-    (project.landing / "1.jsonl").write_bytes(lines(*events))
-    assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
-    assert decided == moves
-    assert len(project.rows()) == len({json.loads(e)["after"]["id"] for e in events})
 
 
 def test_tasks_identify_large_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
