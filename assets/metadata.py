@@ -206,7 +206,7 @@ def refresh_metadata(report: PublishReport) -> dict[str, Any]:
     if len(report.written) > 1:
         values["rows of the run"] = report.rows
     if report.checks:
-        values["checks before publishing"] = {f"{v.table}: {v.check}": v.text for v in report.checks}
+        values["checks before publishing"] = {f"{v.table}: {v.name}": v.summary() for v in report.checks}
     values |= {f"changed rows of {table}": count for table, count in report.changed_rows.items()}
     values |= {f"snapshot id of {table}": str(read.snapshot_id) for table, read in report.reads.items()}
     values |= {f"read of {table}": shown_as_json(read.as_dict()) for table, read in report.reads.items()}

@@ -21,7 +21,6 @@ from nevermore.assets.metadata import change_log_state, mirror_state, news_of
 from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
 from nevermore.checks.asset_checks import check_result, evaluation_of
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.data_docs import newest_results
 from nevermore.checks.expectations import NAMES
 from nevermore.checks.mirror_checks import all_checks_of, kept_results_of, run_checks
@@ -30,7 +29,7 @@ from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.catalog import has_catalog, open_to_look
 from nevermore.pipelines.ingest.feeds import Feed, feeds_of
 from nevermore.pipelines.maintain.status import status
-from nevermore.pipelines.publish.audit import was_audited
+from nevermore.pipelines.publish.audit import CheckResult, was_audited
 from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.live import TellsNews
 from nevermore.pipelines.watch import post, shown

@@ -41,7 +41,7 @@ class CheckedShop(Shop):
             assert made.checks, made
             assert all(verdict.passed for verdict in made.checks), made.checks
             if made.partitions is not None:
-                assert any(verdict.text.startswith("since snapshot") for verdict in made.checks), made.checks
+                assert any(verdict.summary().startswith("since snapshot") for verdict in made.checks), made.checks
 
         return self.publish("shop.checked", prove, auditor=ProjectAuditor())
 

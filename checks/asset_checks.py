@@ -5,7 +5,7 @@ What a check computes is in `mirror_checks.py`, `configured.py` and `published_e
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -13,12 +13,11 @@ import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
 from dagster_shared.error import SerializableErrorInfo
 
-from nevermore.checks.comparison import CheckResult
-from nevermore.checks.configured import DESCRIPTIONS, configured, published_results, severity_of
+from nevermore.checks.configured import DESCRIPTIONS, Severity, configured, published_results, severity_of
 from nevermore.checks.mirror_checks import all_checks_of, run_checks
 from nevermore.checks.published_equality import partitions_text
 from nevermore.pipelines.config.project import Config
-from nevermore.pipelines.publish.audit import Verdict
+from nevermore.pipelines.publish.audit import CheckResult
 
 PROJECT = "project"
 """Name of the resource that provides the config, see `assets/project.py`."""
@@ -44,24 +43,9 @@ _DESCRIPTIONS = {
 
 
 def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition:
-    """The checks of one mirror, whose asset is `key`: one step, so that tables are read once for all of them."""
+    """The checks of one mirror, whose asset is `key`."""
     names, settings = all_checks_of(config, table), config.tables[table]
-
-    @dg.multi_asset_check(
-        name="check_" + "_".join(key.path),
-        specs=[
-            dg.AssetCheckSpec(n, asset=key, blocking=severity_of(settings, n) == "block", description=_DESCRIPTIONS[n])
-            for n in names
-        ],
-        required_resource_keys={PROJECT},
-        can_subset=True,
-    )
-    def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        selected = {check_key.name for check_key in context.selected_asset_check_keys}
-        results = run_checks(context.resources.project.config(), table, [n for n in names if n in selected])
-        yield from _reported(context, results, key, table)
-
-    return check
+    return _asset_checks(table, key, {name: severity_of(settings, name) for name in names}, run_checks)
 
 
 def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition | None:
@@ -70,21 +54,30 @@ def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.As
     New rows are checked before they become visible, in the step that makes them.
     """
     added = configured(config.published[name])
-    if not added:
-        return None
+    return _asset_checks(name, key, added, published_results) if added else None
+
+
+def _asset_checks(
+    table: str,
+    key: dg.AssetKey,
+    severities: Mapping[str, Severity],
+    run: Callable[[Config, str, Sequence[str]], Iterable[CheckResult]],
+) -> dg.AssetChecksDefinition:
+    """Checks of one table: one step, so that it is read once for all of them."""
 
     @dg.multi_asset_check(
         name="check_" + "_".join(key.path),
         specs=[
             dg.AssetCheckSpec(n, asset=key, blocking=severity == "block", description=_DESCRIPTIONS[n])
-            for n, severity in added.items()
+            for n, severity in severities.items()
         ],
         required_resource_keys={PROJECT},
         can_subset=True,
     )
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
-        yield from _reported(context, published_results(context.resources.project.config(), name, selected), key, name)
+        names = [name for name in severities if name in selected]
+        yield from _reported(context, run(context.resources.project.config(), table, names), key, table)
 
     return check
 
@@ -126,12 +119,15 @@ def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionCont
     context.instance.add_run_tags(context.run.run_id, {"dagster/max_retries": "0"})
 
 
-def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
-    """A check's outcome for Dagster: what was compared, what is wrong, up to 20 offending keys.
+def check_result(found: CheckResult, key: dg.AssetKey, partitions: Sequence[str] = ()) -> dg.AssetCheckResult:
+    """A check's outcome for Dagster: what was compared, in which partitions, what is wrong, up to 20 offending keys.
 
     The description, which tables and messages show, has the first statements; the metadata all of them.
     """
     metadata = check_metadata(found.compared, found.offending_keys, found.reproduce)
+    if partitions:
+        metadata["partitions"] = dg.TextMetadataValue(", ".join(partitions))
+        found = replace(found, scope=f"of {partitions_text(partitions)}: ")
     shown = found
     if (left := len(found.details) - MAX_SHOWN) > 0:
         metadata["details"] = dg.MarkdownMetadataValue("\n".join(f"- {text}" for text in found.details))
@@ -178,7 +174,7 @@ def shown_as_json(value: object) -> Any:
 def row_check_results(
     context: dg.OpExecutionContext,
     specs: Iterable[dg.AssetCheckSpec],
-    verdicts: Sequence[Verdict] = (),
+    verdicts: Sequence[CheckResult] = (),
     made: Sequence[str] = (),
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
     """Report the checks of a published table's rows: for each partition of the run, or once without partitions.
@@ -193,33 +189,21 @@ def row_check_results(
         made: the keys of the partitions that the run made, and the checks therefore looked at.
     """
     for spec in specs:
-        nothing = Verdict(spec.name, spec.name, passed=True, text="nothing was made")
+        nothing = CheckResult(spec.name, passed=True, details=["nothing was made"])
         table = ".".join(spec.asset_key.path[1:])
-        verdict = next((v for v in verdicts if (v.check, v.table) == (spec.name, table)), nothing)
+        verdict = next((v for v in verdicts if (v.name, v.table) == (spec.name, table)), nothing)
         if spec.partitions_def is None:
-            yield dg.AssetCheckResult(**_row_outcome(spec, verdict))
+            yield check_result(verdict, spec.asset_key)
             continue
         # a result of a step of several partitions would belong to none of them
         for key in context.partition_keys:
-            outcome = _row_outcome(spec, nothing)
+            result = check_result(nothing, spec.asset_key)
             if key in made:
                 is_wrong = not verdict.passed and (not verdict.partitions or key in verdict.partitions)
-                outcome = _row_outcome(spec, verdict if is_wrong else replace(verdict, passed=True, offending_keys=()))
-                outcome["description"] = f"of {partitions_text(made)}: {outcome['description']}"
-                outcome["metadata"] |= {"partitions": dg.TextMetadataValue(", ".join(made))}
-            yield dg.AssetCheckEvaluation(partition=key, **outcome)
+                shown = verdict if is_wrong else replace(verdict, passed=True, offending_keys=())
+                result = check_result(shown, spec.asset_key, made)
+            yield evaluation_of(result, key)
         yield dg.Output(None, spec.get_python_identifier())
-
-
-def _row_outcome(spec: dg.AssetCheckSpec, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "asset_key": spec.asset_key,
-        "check_name": spec.name,
-        "passed": verdict.passed,
-        "severity": SEVERITIES[verdict.severity],
-        "description": verdict.text,
-        "metadata": check_metadata(verdict.compared, verdict.offending_keys),
-    }
 
 
 def evaluation_of(result: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:

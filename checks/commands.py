@@ -32,9 +32,9 @@ from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
-    from nevermore.checks.comparison import CheckResult
     from nevermore.checks.damage import Verification
     from nevermore.pipelines.config.project import AlertsConfig, Config
+    from nevermore.pipelines.publish.audit import CheckResult
 
 
 def check(
@@ -149,9 +149,7 @@ def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
     if as_json:
         import orjson
 
-        document = asdict(result)
-        document = {"table": name, "check": document.pop("name"), **document}
-        typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
+        typer.echo(orjson.dumps({**result.as_dict(), "table": name}, default=str))  # keys may be of any type
         return
     if result.passed:
         outcome = "passed" if result.compared else "nothing"
@@ -352,11 +350,7 @@ def verify(
         found = _verify(name, relocate, config, all_snapshots=all_snapshots)
         is_damaged |= bool(found.damage)
         if as_json:
-            document = asdict(found)
-            document["files"] = document.pop("num_files")
-            document["bytes"] = document.pop("num_bytes")
-            document["not_compared"] = sorted(found.not_compared)
-            print_json({"table": name, **document})
+            print_json({"table": name, **asdict(found), "not_compared": sorted(found.not_compared)})
         else:
             _print(name, found)
     raise typer.Exit(1 if is_damaged else 0)
@@ -388,9 +382,9 @@ def _print(name: str, found: "Verification") -> None:
         typer.echo(f"not compared: {text}")
     for (kind, parts), number in Counter((file.kind, file.parts) for file in found.unprotected).items():
         typer.echo(f"no checksum: {counted(number, kind).replace('metadatas', 'metadata')}: {', '.join(parts)}")
-    files = ", ".join(counted(number, kind) for kind, number in found.num_files.items()) or "no file could be read"
+    files = ", ".join(counted(number, kind) for kind, number in found.files.items()) or "no file could be read"
     result = f"{counted(len(found.damage), 'fault')} found" if found.damage else "no damage found"
-    typer.echo(f"{name}: {result} in {files.replace('metadatas', 'metadata')}, {found.num_bytes:,} bytes")
+    typer.echo(f"{name}: {result} in {files.replace('metadatas', 'metadata')}, {found.bytes:,} bytes")
 
 
 def trim_log(

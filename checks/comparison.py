@@ -1,10 +1,9 @@
-"""Results of checks, and rows compared with rows: what is missing, unexpected, or different."""
+"""Rows compared with rows: what is missing, unexpected, or different."""
 
 import itertools
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -14,48 +13,6 @@ from nevermore.pipelines.iceberg.row_shape import python_rows
 
 MAX_OFFENDING_KEYS = 20
 """Maximum keys or rows in a result: enough to see a pattern, few enough to read."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The outcome of one check.
-
-    Attributes:
-        name: name of the check.
-        passed: whether the table is as it should be.
-        compared: counts, by a short name, e.g. `rows in mirror`.
-        offending_keys: up to 20 keys or rows that are wrong, as Python values by column.
-        details: what is wrong, one statement each; notes when passed.
-        severity: whether a failure stops what is published from the table, or is only reported.
-        reproduce: commands that show what became of some of the keys.
-        partitions: keys of the partitions that have what is wrong; empty if that is not known.
-    """
-
-    name: str
-    passed: bool
-    compared: Mapping[str, int] = field(default_factory=dict)
-    offending_keys: Sequence[Mapping[str, Any]] = ()
-    details: Sequence[str] = ()
-    severity: Literal["block", "warn"] = "block"
-    reproduce: Sequence[str] = ()
-    partitions: Sequence[str] = ()
-
-    @property
-    def blocks(self) -> bool:
-        """Whether nothing may be published because of this result."""
-        return not self.passed and self.severity == "block"
-
-    def counts(self) -> str:
-        """What was compared: `1 row in table, 2,000 changes in log`."""
-        plural = re.compile(r"s\b")
-        return ", ".join(
-            f"{count:,} {plural.sub('', what, count=1) if count == 1 else what}"
-            for what, count in self.compared.items()
-        )
-
-    def summary(self) -> str:
-        """One line for people, in Dagster, alerts and snapshots: the words of `nevermore check`, then what is wrong."""
-        return "; ".join(filter(None, [self.counts(), *self.details])) or "nothing to compare"
 
 
 def sample(table: pa.Table) -> list[dict[str, Any]]:
@@ -114,8 +71,8 @@ class Relation:
         return Relation(self.connection, sql, pa.schema([self.schema.field(place) for place in places]))
 
     def among(self, others: "Relation") -> "Relation":
-        """The rows that are among others, given by columns in the same order; NULL equals NULL."""
-        on = " AND ".join(f"l.c{i} IS NOT DISTINCT FROM r.c{i}" for i in range(len(self.schema)))
+        """The rows whose first columns are those of others; NULL equals NULL."""
+        on = " AND ".join(f"l.c{i} IS NOT DISTINCT FROM r.c{i}" for i in range(len(others.schema)))
         return Relation(
             self.connection, f"(SELECT l.* FROM {self.sql} AS l SEMI JOIN {others.sql} AS r ON {on})", self.schema
         )

@@ -6,6 +6,7 @@ computed again each time.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore import scan_core
-from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS
 from nevermore.checks.expectations import (
     MUST,
     NAMES,
@@ -39,6 +40,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.maintain.compact import MIN_NOTICED_SECONDS
 from nevermore.pipelines.maintain.debt import Debt, debt_of
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.query import published_entry
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
@@ -179,7 +181,7 @@ def kept_expectations(config: Config, name: str, opened: Table, key: tuple[str, 
         key: columns that identify its rows.
     """
     entry = config.published[name] if name in config.published else config.tables[name]
-    return _Target(config, name, opened, key, entry.checks).store().newest()
+    return _Target(config, name, opened, key, entry.checks).store().find()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,23 +219,17 @@ class _Target:
             raise ConfigError(f"{self.name} no longer exists")
         expectations = expectations_of(self.checks, self.scan.schema, self.key)
         shape = [str(self.opened.metadata.table_uuid), list(self.key), shape_of(expectations)]
-        return ResultStore(storage_of(handle), metadata_location(handle), shape, self.opened.metadata.snapshots, KIND)
+        return ResultStore(storage_of(handle), metadata_location(handle), shape, self.opened.metadata, KIND)
 
     def session(self) -> Any:
         from nevermore.pipelines.spark.session import project_session
 
         return project_session(self.config.spark)
 
-    def green_before(self, store: ResultStore) -> int | None:
-        """The newest earlier snapshot in whose rows nothing was wrong, with the same columns; None if there is none."""
-        metadata = self.opened.metadata
-        current = metadata.snapshots.get(self.snapshot_id)
-        for snapshot in metadata.ancestors(self.snapshot_id)[1:] if current is not None else ():
-            kept = store.find(snapshot.snapshot_id)
-            if kept is not None and kept.is_green([_ROWS]):
-                same = current is not None and snapshot.schema_id == current.schema_id
-                return snapshot.snapshot_id if same else None
-        return None
+    def has_columns_of(self, snapshot_id: int) -> bool:
+        """Whether another snapshot of the table has the same columns."""
+        snapshots = self.opened.metadata.snapshots
+        return snapshots[snapshot_id].schema_id == snapshots[self.snapshot_id].schema_id
 
 
 def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[str, CheckResult]:
@@ -243,7 +239,8 @@ def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[st
         return {name: result for name, result in kept.results.items() if name != _ROWS}
     expectations = expectations_of(target.checks, target.scan.schema, target.key)
     limit = target.checks.frame_bytes
-    since = None if full or staged is not None else target.green_before(store)
+    green = None if full or staged is not None else store.last_green(snapshot_id, [_ROWS])
+    since = green.snapshot_id if green is not None and target.has_columns_of(green.snapshot_id) else None
     changed: Callable[[Scan], Iterable[pa.RecordBatch]] | None = None
     how = ""
     if staged is not None:
@@ -263,18 +260,12 @@ def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[st
     results = validation.results()
     rows = CheckResult(_ROWS, validation.rows_passed)
     # what is known of new rows is true of all rows only if it was of those before
-    is_all = staged is None or staged.base_id is None or _is_green(store, staged.base_id)
-    if is_all:
-        documents = validation.documents
-        store.keep(KeptResults(snapshot_id, {**results, _ROWS: rows}, since, time.time(), documents))
+    base = None if staged is None or staged.base_id is None else staged.base_id
+    if base is None or ((kept := store.find(base)) is not None and kept.is_green([_ROWS])):
+        store.keep(KeptResults(snapshot_id, {**results, _ROWS: rows}, since, time.time(), validation.documents))
     if not how:
         return results
     return {n: replace(r, details=[how + text for text in r.details]) for n, r in results.items()}
-
-
-def _is_green(store: ResultStore, snapshot_id: int) -> bool:
-    kept = store.find(snapshot_id)
-    return kept is not None and kept.is_green([_ROWS])
 
 
 def _rows_since(green_id: int) -> Callable[[Scan], Iterator[pa.RecordBatch]]:
@@ -386,15 +377,15 @@ def volume(change_log: scan_core.Table, days: int, factor: float, now: datetime 
         return CheckResult(name, passed=True, details=["not compared: the change log has no times"])
     begin = datetime.fromtimestamp((today - days - 2) * 86_400, UTC).isoformat()
     end = datetime.fromtimestamp(today * 86_400, UTC).isoformat()
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     scan = change_log.scan().select("source_ts").where(f"op <> 'r' and source_ts >= timestamp '{begin}'")
     for batch in scan.where(f"source_ts < timestamp '{end}'").to_batches():
-        numbers = np.floor_divide(batch.column(0).cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _DAY_MICROSECONDS)
-        for day, count in zip(*np.unique(numbers, return_counts=True), strict=True):
-            counts[int(day)] = counts.get(int(day), 0) + int(count)
+        moments = batch.column(0).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        found = np.unique(np.floor_divide(moments, _DAY_MICROSECONDS), return_counts=True)
+        counts.update(dict(zip(*(part.tolist() for part in found), strict=True)))
     first = min(counts, default=today)
-    before = [counts.get(day, 0) for day in range(max(first + 1, today - 1 - days), today - 1)]
-    last = counts.get(today - 1, 0)
+    before = [counts[day] for day in range(max(first + 1, today - 1 - days), today - 1)]
+    last = counts[today - 1]
     compared = {"changes on the last day": last, "days before": len(before)}
     if len(before) < MIN_DAYS:
         return CheckResult(name, passed=True, compared=compared, details=["not compared: too few days"])

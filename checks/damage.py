@@ -77,16 +77,16 @@ class Verification:
 
     Attributes:
         snapshot_ids: snapshots whose files were read.
-        num_files: number of files by kind.
-        num_bytes: size of all files.
+        files: number of files by kind.
+        bytes: size of all files.
         damage: what is wrong, in the order in which it was found.
         unprotected: files with bytes that no checksum covers.
         not_compared: what could not be compared, and why.
     """
 
     snapshot_ids: list[int] = field(default_factory=list)
-    num_files: dict[str, int] = field(default_factory=dict)
-    num_bytes: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
     damage: list[Damage] = field(default_factory=list)
     unprotected: list[Unprotected] = field(default_factory=list)
     not_compared: set[str] = field(default_factory=set)
@@ -147,7 +147,7 @@ class _Verifier:
                 files[file.path, file.content_offset if isinstance(file, DeleteFile) else None] = file
         statistics = self._statistics(self._found.snapshot_ids)
         sizes = {file.path: file.file_size_bytes for file in files.values()}
-        self._expected_bytes = self._found.num_bytes + sum(sizes.values()) + sum(s or 0 for _, s in statistics)
+        self._expected_bytes = self._found.bytes + sum(sizes.values()) + sum(s or 0 for _, s in statistics)
         self._content(files)
         for path, size in statistics:
             self._bytes("statistics file", path, size, None)
@@ -186,12 +186,12 @@ class _Verifier:
             size: as stated by the file that refers to it; None if it is not stated.
             file_format: of the file; None to detect it by its first bytes.
         """
-        self._show(self._found.num_bytes, max(self._expected_bytes, self._found.num_bytes), path)
+        self._show(self._found.bytes, max(self._expected_bytes, self._found.bytes), path)
         io, before = self._table.io, len(self._found.damage)
-        self._found.num_files[kind] = self._found.num_files.get(kind, 0) + 1
+        self._found.files[kind] = self._found.files.get(kind, 0) + 1
         try:
             found = file_size(path, io)
-            self._found.num_bytes += found
+            self._found.bytes += found
             if size is not None and size != found:
                 self._damaged(path, "", f"expected {size:,} bytes, found {found:,}")
             if file_format is None:
@@ -210,8 +210,8 @@ class _Verifier:
     def _metadata(self, registered: Registered | None) -> None:
         path = self._table.metadata_path
         data = read_bytes(path, self._table.io)
-        self._found.num_files["metadata"] = 1
-        self._found.num_bytes += len(data)
+        self._found.files["metadata"] = 1
+        self._found.bytes += len(data)
         self._found.unprotected.append(
             Unprotected(path, "metadata", ("everything (Iceberg metadata has no checksum)",))
         )
@@ -232,7 +232,7 @@ class _Verifier:
             is_reported = any(d.file == path for d in self._found.damage)
             with self._reporting(path or self._table.metadata_path, is_reported=is_reported):
                 listed |= {manifest.path: manifest for manifest in snapshot_manifests(snapshot, self._table.io)}
-        self._expected_bytes = self._found.num_bytes + sum(lengths.values())
+        self._expected_bytes = self._found.bytes + sum(lengths.values())
         for manifest in listed.values():
             if self._bytes("manifest", manifest.path, lengths.get(manifest.path), FileFormat.AVRO):
                 yield manifest

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import kept_expectations
 from nevermore.checks.expectations import NAMES
 from nevermore.checks.kept_results import KeptResults
 from nevermore.checks.mirror_checks import mirror_subject
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import open_table
 from nevermore.scan_core.io import require_package
 from nevermore.scan_core.parts import Html, escaped, grid, page

@@ -4,18 +4,16 @@ A check covers all rows, or only the keys that changed since a snapshot that pas
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.checks.comparison import (
     MAX_OFFENDING_KEYS,
-    CheckResult,
     Comparison,
     Relation,
     canonical,
@@ -29,8 +27,9 @@ from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memo
 from nevermore.checks.subject import DELETED_FLAG, Subject
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.maintain.log_base import BaseToCheck
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import Scan, ScanError
+from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import cached_property, parse_location
 
 LOG = "its change log"
@@ -38,34 +37,23 @@ DATABASE_SHARE = 2
 """Part of the memory that DuckDB may use, which spills what is more."""
 SCAN_SHARE = 8
 """Part of the memory that the scan of a table may use whose rows are compared."""
-FILE_SHARE = 16
-"""With files of more than this part of the memory, the rows are kept in a database file, which takes a ninth of the disk
-that spilled rows take, but longer to make."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a check has found.
+def _result(
+    name: str,
+    compared: Mapping[str, int],
+    wrong: Sequence[str] = (),
+    offending: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
+) -> CheckResult:
+    """The outcome of a check that fails if anything is wrong; each offending key is listed once."""
+    unique = [row for i, row in enumerate(offending) if row not in offending[:i]]
+    return CheckResult(name, not wrong, compared, unique[:MAX_OFFENDING_KEYS], [*wrong, *notes])
 
-    Attributes:
-        compared: counts, by a short name.
-        wrong: numbers of what is wrong, by what is counted and the rest of the statement; without a rest, the statement.
-        offending: keys or rows that are wrong.
-        notes: what could not be compared.
-    """
 
-    compared: Mapping[str, int]
-    wrong: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    offending: Sequence[Mapping[str, Any]] = ()
-    notes: Sequence[str] = ()
-
-    def result(self, name: str) -> CheckResult:
-        """The outcome of the check."""
-        details = [
-            f"{counted(count, what)} {rest}" if rest else what for (what, rest), count in self.wrong.items() if count
-        ]
-        unique = [row for i, row in enumerate(self.offending) if row not in self.offending[:i]]
-        return CheckResult(name, not details, self.compared, unique[:MAX_OFFENDING_KEYS], [*details, *self.notes])
+def _unless_none(number: int, what: str, rest: str) -> list[str]:
+    """The statement that there are so many of something wrong; none if there are none."""
+    return [f"{counted(number, what)} {rest}"] if number else []
 
 
 class MirrorRows:
@@ -108,7 +96,7 @@ class MirrorRows:
     @cached_property
     def _folded(self) -> tuple[Relation, Relation]:
         like = self.alive.schema
-        with self.subject.folding(in_file=self._database.in_file) as found:
+        with self.subject.folding() as found:
             self.num_missed = found.num_missed
             schema = columns_of(found.rows.schema.empty_table(), like).schema
             required = (columns_of(rows, like) for rows in found.rows.batches())
@@ -130,6 +118,11 @@ class MirrorRows:
         """The keys of rows that are alive."""
         return self.alive.select(self.subject.key)
 
+    @property
+    def compared(self) -> Mapping[str, int]:
+        """The number of these keys, as results have it."""
+        return {"rows in table": self.alive.num_rows}
+
     def _stored(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> Relation:
         schema = canonical_schema(schema)
         tables = (batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch]) for batch in batches)
@@ -140,7 +133,7 @@ class MirrorRows:
         return Relation(self._database.connection, self._database.name(name), schema)
 
 
-def _equal_rows(rows: MirrorRows) -> Found:
+def _equal_rows(rows: MirrorRows) -> CheckResult:
     """The rows from the engine equal those of both references, as multisets and in exact types."""
     subject = rows.subject
     compared = {"rows from engine": rows.engine.num_rows, "rows in files": rows.files.num_rows}
@@ -151,9 +144,10 @@ def _equal_rows(rows: MirrorRows) -> Found:
     elif subject.change_log is not None:
         compared["rows by log"] = rows.required.num_rows
         findings.append((LOG, rows.alive.compare(rows.required, subject.key)))
-    wrong = {text: count for other, found in findings for text, count in _differences(other, found).items()}
+    wrong = [text for other, found in findings for text in _differences(other, found)]
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
-    return Found(compared, wrong, [{name: row[name] for name in subject.key or row} for row in offending], notes)
+    keys = [{name: row[name] for name in subject.key or row} for row in offending]
+    return _result(EQUAL, compared, wrong, keys, notes)
 
 
 def alive_rows(rows: pa.Table, subject: Subject) -> pa.Table:
@@ -173,55 +167,50 @@ def columns_of(rows: pa.Table, like: pa.Schema) -> pa.Table:
     return pa.table(columns | {name: rows.column(name) for name in rows.column_names if name not in columns})
 
 
-def _differences(other: str, found: Comparison) -> dict[tuple[str, str], int]:
-    """The differences between the engine's rows and another source of them, as in `Found.wrong`."""
-    if found.type_differences:
-        return {(f"types differ from {other}: {text}", ""): 1 for text in found.type_differences}
-    return {
-        ("returned row", f"not in {other}"): found.num_left_only,
-        ("row", f"of {other} not returned"): found.num_right_only,
-    }
+def _differences(other: str, found: Comparison) -> list[str]:
+    """How the engine's rows differ from those of another source."""
+    return [
+        *(f"types differ from {other}: {text}" for text in found.type_differences),
+        *_unless_none(0 if found.type_differences else found.num_left_only, "returned row", f"not in {other}"),
+        *_unless_none(0 if found.type_differences else found.num_right_only, "row", f"of {other} not returned"),
+    ]
 
 
-def _unique_keys(rows: MirrorRows) -> Found:
+def _unique_keys(keys: Relation, compared: Mapping[str, int]) -> CheckResult:
     """No two live rows of the table have the same key."""
-    return _uniqueness(rows.keys, {"rows in table": rows.keys.num_rows})
-
-
-def _uniqueness(keys: Relation, compared: Mapping[str, int]) -> Found:
     grouped = f"(SELECT *, count(*) AS occurrences FROM {keys.sql} GROUP BY ALL HAVING count(*) > 1)"
     repeated = Relation(keys.connection, grouped, keys.schema.append(pa.field("occurrences", pa.int64())))
-    return Found(compared, {("key", "with more than one row"): repeated.num_rows}, repeated.sample())
+    wrong = _unless_none(repeated.num_rows, "key", "with more than one row")
+    return _result("key_is_unique", compared, wrong, repeated.sample())
 
 
-def _absent_keys(rows: MirrorRows) -> Found:
+def _absent_keys(deleted: Relation, keys: Relation, compared: Mapping[str, int]) -> CheckResult:
     """No key that the log deleted, and did not insert again, is among the rows that the engine returns."""
-    return _reappearance(rows.deleted_keys, rows.keys, {"rows in table": rows.keys.num_rows})
-
-
-def _reappearance(deleted: Relation, keys: Relation, compared: Mapping[str, int]) -> Found:
     reappeared = deleted.among(keys)
     compared = {"keys deleted in log": deleted.num_rows, **compared}
-    return Found(compared, {("deleted key", "in the table"): reappeared.num_rows}, reappeared.sample())
+    wrong = _unless_none(reappeared.num_rows, "deleted key", "in the table")
+    return _result("no_deleted_row_reappears", compared, wrong, reappeared.sample())
 
 
-def _found_removals(rows: MirrorRows) -> Found:
+def _found_removals(rows: MirrorRows) -> CheckResult:
     """Every delete and update of a table without a key found the old row that it contains."""
+    name = "removals_find_rows"
     if (reason := rows.subject.why_not_by_log) is not None:
-        return Found({}, notes=[f"not compared: rows by log: {reason}"])
+        return _result(name, {}, notes=[f"not compared: rows by log: {reason}"])
     num_rows, missed = rows.required.num_rows, rows.num_missed
     rest = (
         "of an old row that was not there, so the mirror may have rows that the source "
         "no longer has; do a full load: nevermore resync TABLE --snapshot-source PATH"
     )
     compared = {"rows by log": num_rows, "removals without a row": missed}
-    return Found(compared, {("removal", rest): missed})
+    return _result(name, compared, _unless_none(missed, "removal", rest))
 
 
-ROW_CHECKS: Mapping[str, Callable[[MirrorRows], Found]] = {
-    "no_deleted_row_reappears": _absent_keys,
-    "mirror_equals_reference": _equal_rows,
-    "key_is_unique": _unique_keys,
+EQUAL = "mirror_equals_reference"
+ROW_CHECKS: Mapping[str, Callable[[MirrorRows], CheckResult]] = {
+    "no_deleted_row_reappears": lambda rows: _absent_keys(rows.deleted_keys, rows.keys, rows.compared),
+    EQUAL: _equal_rows,
+    "key_is_unique": lambda rows: _unique_keys(rows.keys, rows.compared),
     "removals_find_rows": _found_removals,
 }
 """Checks of the rows of a mirror, by name."""
@@ -233,24 +222,14 @@ def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult
     Raises:
         ConfigError: DuckDB needs more memory than the config allows.
     """
-    tables = [subject.open(table) for table in (subject.table, subject.change_log) if table is not None]
-    num_bytes = sum(stored_bytes(table.scan()) for table in tables)
-    with (
-        limited_memory(subject.memory_bytes // DATABASE_SHARE),
-        private_database(in_file=num_bytes * FILE_SHARE > subject.memory_bytes) as database,
-    ):
+    with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
         rows = MirrorRows(subject, database)
         try:
-            return {name: ROW_CHECKS[name](rows).result(name) for name in names}
+            return {name: ROW_CHECKS[name](rows) for name in names}
         except duckdb.OutOfMemoryException as error:
             raise ConfigError(
                 f"{subject.table}: DuckDB needs more than half of checks: {{memory_bytes: {subject.memory_bytes}}}; raise it"
             ) from error
-
-
-def stored_bytes(scan: Scan) -> int:
-    """Size of the data files that a scan reads."""
-    return sum(task.data_file.file_size_bytes for task in scan.plan().tasks)
 
 
 def difference_of_base(base: BaseToCheck) -> str | None:
@@ -270,16 +249,14 @@ def difference_of_base(base: BaseToCheck) -> str | None:
     pairs = {old: (made.rows, required.rows)}
     if made.deleted_rows is not None and required.deleted_rows is not None:
         pairs[f"the deleted rows of {old}"] = (made.deleted_rows, required.deleted_rows)
-    wrong = {
-        text: count
+    wrong = [
+        text
         for name, (rows, expected) in pairs.items()
-        for text, count in _differences(
-            name, compare(columns_of(rows, expected.schema), expected, sort_by=base.key)
-        ).items()
-    }
+        for text in _differences(name, compare(columns_of(rows, expected.schema), expected, sort_by=base.key))
+    ]
     if made.num_missed != required.num_missed:
-        wrong[f"{made.num_missed:,} removals without a row instead of {required.num_missed:,}", ""] = 1
-    return "; ".join(Found({}, wrong).result("").details) or None
+        wrong.append(f"{made.num_missed:,} removals without a row instead of {required.num_missed:,}")
+    return "; ".join(wrong) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,11 +333,9 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
     with open_connection() as connection:
         of_alive = Relation.of(connection, alive_keys)
         return (
-            _reappearance(Relation.of(connection, required.deleted_keys), of_alive, compared).result(
-                "no_deleted_row_reappears"
-            ),
-            Found(compared, wrong, offending).result("mirror_equals_reference"),
-            _uniqueness(of_alive, compared).result("key_is_unique"),
+            _absent_keys(Relation.of(connection, required.deleted_keys), of_alive, compared),
+            _result(EQUAL, compared, wrong, offending),
+            _unique_keys(of_alive, compared),
         )
 
 
@@ -421,14 +396,9 @@ def _rows_of_keys(subject: Subject, keys: pa.Table) -> pa.Table:
 
 def are_among(rows: pa.Table, keys: pa.Table) -> pa.Array:
     """For each row whether it is among `keys`; NULL equals NULL."""
-    found: npt.NDArray[np.bool_] = np.zeros(rows.num_rows, bool)
-    if rows.num_rows and keys.num_rows:
-        names = [f"c{i}" for i in range(rows.num_columns)]
-        numbered = canonical(rows).rename_columns(names).append_column("place", pa.array(np.arange(rows.num_rows)))
-        on = " AND ".join(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in names)
-        with open_connection() as connection:
-            connection.register("l", numbered)
-            connection.register("r", canonical(keys.select(rows.column_names)).rename_columns(names))
-            places = connection.sql(f"SELECT l.place FROM l SEMI JOIN r ON {on}").to_arrow_table()
-        found[places.column(0).to_numpy()] = True
-    return pa.array(found)
+    places = pa.array(np.arange(rows.num_rows))
+    with open_connection() as connection:
+        numbered_rows = Relation.of(connection, rows.append_column("place", places))
+        known = numbered_rows.among(Relation.of(connection, keys.select(rows.column_names)))
+        found = connection.sql(f"SELECT c{rows.num_columns} FROM {known.sql}").to_arrow_table().column(0)
+    return pc.is_in(places, value_set=found)

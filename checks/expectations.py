@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from difflib import get_close_matches
+from itertools import chain
 from threading import Lock
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, canonical
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, canonical
 from nevermore.pipelines.config.checks import ExpectationConfig, TableChecksConfig, expectation_rules
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import PrimitiveType, Scan, Schema
 from nevermore.scan_core.io import require_package
 
@@ -354,25 +356,25 @@ class _Group:
     frame_bytes: int
 
     def run(self) -> _Made:
-        made, key = _Made(), self.rows.key
-        scan = self._scan()
-        shown = [name for name in key if name in scan.schema.names]
-        if self.scope == "changed" and self.rows.changed is not None:
-            for rows in _pieces(self.rows.changed(scan), scan.arrow_schema, self.frame_bytes):
-                made.add(
-                    self.library.run(self.rows.name, self._frame(rows), self.chosen, shown, "pandas"), rows.num_rows
-                )
-            return made
-        pieces = _pieces(scan.to_batches(), scan.arrow_schema, self.frame_bytes)
-        rows = next(pieces)
-        if next(pieces, None) is None:
-            made.add(self.library.run(self.rows.name, self._frame(rows), self.chosen, shown, "pandas"), rows.num_rows)
-            return made
-        from nevermore.scan_core.spark import dataframe
-
-        frame = _without_nan(dataframe(self.rows.session(), scan), scan.arrow_schema)
-        made.add(self.library.run(self.rows.name, frame, self.chosen, shown, "spark"), scan.count())
+        made, scan = _Made(), self._scan()
+        shown = [name for name in self.rows.key if name in scan.schema.names]
+        for frame, num_rows, engine in self._frames(scan):
+            made.add(self.library.run(self.rows.name, frame, self.chosen, shown, engine), num_rows)
         return made
+
+    def _frames(self, scan: Scan) -> Iterator[tuple[Any, int, str]]:
+        """(frame, number of rows, engine): pandas frames, or one of Spark for rows that are too many to be seen at once."""
+        changed = self.rows.changed if self.scope == "changed" else None
+        batches = scan.to_batches() if changed is None else changed(scan)
+        pieces = _pieces(batches, scan.arrow_schema, self.frame_bytes)
+        first = next(pieces)
+        if changed is None and next(pieces, None) is not None:
+            from nevermore.scan_core.spark import dataframe
+
+            yield _without_nan(dataframe(self.rows.session(), scan), scan.arrow_schema), scan.count(), "spark"
+            return
+        for rows in chain([first], pieces):
+            yield self._frame(rows), rows.num_rows, "pandas"
 
     def _scan(self) -> Scan:
         """The rows, with the columns that are needed."""

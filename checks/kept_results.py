@@ -4,14 +4,14 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import ScanError, Snapshot
+from nevermore.pipelines.publish.audit import CheckResult
+from nevermore.scan_core import ScanError, TableMetadata
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class ResultStore:
         storage: storage of the table.
         folder: folder of its manifests.
         shape: everything that decides what is checked: with another shape, the results are those of other checks.
-        snapshots: of the table. Results hold for a snapshot as long as its manifest list has the bytes that it had then.
+        metadata: of the table. Results hold for a snapshot as long as its manifest list has the bytes that it had then.
         kind: prefix of the names of the files, if other results are kept in the same folder.
     """
 
@@ -60,19 +60,28 @@ class ResultStore:
         storage: Storage,
         folder: str,
         shape: Sequence[Any],
-        snapshots: Mapping[int, Snapshot],
+        metadata: TableMetadata,
         kind: str = "",
     ) -> None:
         self._storage = storage
-        self._snapshots = snapshots
+        self._metadata = metadata
         self._folder = f"{folder}/{FOLDER}"
         self._kind = kind
         self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
-    def find(self, snapshot_id: int) -> KeptResults | None:
-        """The newest readable results for a snapshot; None if there are none."""
-        found = (self._read(path, snapshot_id) for path in sorted(self._paths(snapshot_id), key=_time, reverse=True))
-        return next((kept for kept in found if kept is not None), None)
+    def find(self, snapshot_id: int | None = None) -> KeptResults | None:
+        """The newest readable results for a snapshot, or for any; None if there are none."""
+        for path in sorted(self._paths(snapshot_id), key=_time, reverse=True):
+            number = path.rpartition("/")[2].removeprefix(self._kind).partition("-")[0]
+            if number.isdigit() and (kept := self._read(path, int(number))) is not None:
+                return kept
+        return None
+
+    def last_green(self, snapshot_id: int, names: Collection[str]) -> KeptResults | None:
+        """The results of the newest earlier snapshot that has passed these checks; None if there is none."""
+        earlier = self._metadata.ancestors(snapshot_id)[1:] if snapshot_id in self._metadata.snapshots else ()
+        results = (self.find(snapshot.snapshot_id) for snapshot in earlier)
+        return next((kept for kept in results if kept is not None and kept.is_green(names)), None)
 
     def keep(self, kept: KeptResults) -> None:
         """Keep results, replacing earlier ones for the snapshot; if writing fails, the checks run again later."""
@@ -93,15 +102,6 @@ class ResultStore:
         except (OSError, ScanError) as error:
             _log.warning("results of checks could not be kept in %s: %s", self._folder, error)
 
-    def newest(self) -> KeptResults | None:
-        """The newest readable results, for any snapshot; None if there are none."""
-        for path in sorted(self._paths(), key=_time, reverse=True):
-            name = path.rpartition("/")[2].removeprefix(self._kind)
-            kept = self._read(path, int(name.partition("-")[0])) if name.partition("-")[0].isdigit() else None
-            if kept is not None:
-                return kept
-        return None
-
     def _paths(self, snapshot_id: int | None = None) -> list[str]:
         prefix = self._kind if snapshot_id is None else f"{self._kind}{snapshot_id}-"
         found = (path for path in self._storage.files_in(self._folder) if path.rpartition("/")[2].startswith(prefix))
@@ -110,7 +110,7 @@ class ResultStore:
 
     def _checksum(self, snapshot_id: int) -> str:
         """The checksum of a snapshot's manifest list; empty if it is unknown or has none."""
-        snapshot = self._snapshots.get(snapshot_id)
+        snapshot = self._metadata.snapshots.get(snapshot_id)
         path = None if snapshot is None else snapshot.manifest_list
         return "" if path is None else hashlib.sha256(self._storage.read(path)).hexdigest()
 

@@ -4,18 +4,20 @@ Partition values, bounds and counts of NULLs are claims about the rows of a file
 into memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.iceberg.row_shape import python_rows
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     ContentFile,
@@ -194,78 +196,40 @@ def _is_outside(value: Any, low: Any, high: Any, *, contains_null: bool) -> bool
     return (low is not None and value < low) or (high is not None and value > high)
 
 
-class _Claim(Protocol):
-    """A statement of a manifest about one column of a file."""
-
-    @property
-    def path(self) -> Sequence[NestedField]:
-        """The fields from the top-level column down to the one that the claim is about."""
-        ...
-
-    def broken_by(self, values: pa.Array) -> pa.Array:
-        """For each value whether it contradicts the claim."""
-        ...
-
-    def text(self) -> str:
-        """The claim, for people."""
-        ...
-
-
 @dataclass(frozen=True)
-class _PartitionValue:
-    """All rows of the file have this value after the transform."""
+class _Claim:
+    """A statement of a manifest about one column of a file.
+
+    Attributes:
+        path: the fields from the top-level column down to the one that the claim is about.
+        text: the claim, for people.
+        broken_by: for each value of the column whether it contradicts the claim.
+        of_partition: whether the partition of the file makes the claim.
+    """
 
     path: Sequence[NestedField]
-    kind: PrimitiveType
-    transform: Transform
-    expected: pa.Scalar
-    shown: str
-
-    def broken_by(self, values: pa.Array) -> pa.Array:
-        found = self.transform.apply(values, self.kind)
-        if not self.expected.is_valid:
-            return found.is_valid()
-        if self.kind.name in _FLOATS and self.expected.as_py() != self.expected.as_py():
-            return pc.invert(pc.fill_null(pc.is_nan(found), fill_value=False))
-        return pc.invert(pc.fill_null(pc.equal(found, self.expected), fill_value=False))
-
-    def text(self) -> str:
-        return f"partition {self.shown}"
+    text: str
+    broken_by: Callable[[pa.Array], pa.Array]
+    of_partition: bool = False
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """No value of the file is outside these bounds; None for no bound."""
-
-    path: Sequence[NestedField]
-    kind: PrimitiveType
-    lower: Any
-    upper: Any
-
-    def broken_by(self, values: pa.Array) -> pa.Array:
-        flags = pa.repeat(pa.scalar(value=False), len(values))
-        for bound, is_beyond in ((self.lower, pc.less), (self.upper, pc.greater)):
-            if bound is not None:
-                scalar = partition_scalar(normalise_value(bound, self.kind), self.kind, "bound")
-                flags = pc.or_(flags, pc.fill_null(is_beyond(values, scalar), fill_value=False))
-        return flags
-
-    def text(self) -> str:
-        return f"{_name(self.path)} between {_short(self.lower)} and {_short(self.upper)}"
+def _in_other_partitions(expected: pa.Scalar, transform: Transform, kind: PrimitiveType, values: pa.Array) -> pa.Array:
+    """Values that the transform gives another result than the partition has."""
+    found = transform.apply(values, kind)
+    if not expected.is_valid:
+        return found.is_valid()
+    is_nan = kind.name in _FLOATS and expected.as_py() != expected.as_py()
+    return pc.invert(pc.fill_null(pc.is_nan(found) if is_nan else pc.equal(found, expected), fill_value=False))
 
 
-@dataclass(frozen=True)
-class _Nulls:
-    """No value of the file is NULL, or all are."""
-
-    path: Sequence[NestedField]
-    are_all: bool
-
-    def broken_by(self, values: pa.Array) -> pa.Array:
-        return values.is_valid() if self.are_all else values.is_null()
-
-    def text(self) -> str:
-        return f"{_name(self.path)} {'NULL in all rows' if self.are_all else 'without NULL'}"
+def _beyond(lower: Any, upper: Any, kind: PrimitiveType, values: pa.Array) -> pa.Array:
+    """Values outside of these bounds; None for no bound."""
+    flags = pa.repeat(pa.scalar(value=False), len(values))
+    for bound, is_beyond in ((lower, pc.less), (upper, pc.greater)):
+        if bound is not None:
+            scalar = partition_scalar(normalise_value(bound, kind), kind, "bound")
+            flags = pc.or_(flags, pc.fill_null(is_beyond(values, scalar), fill_value=False))
+    return flags
 
 
 class FileFacts:
@@ -354,8 +318,7 @@ class FileFacts:
         return [
             claim
             for claim in self._claims(file)
-            if (isinstance(file, DataFile) and isinstance(claim, _PartitionValue))
-            or not projection.is_absent(claim.path[-1].field_id)
+            if (isinstance(file, DataFile) and claim.of_partition) or not projection.is_absent(claim.path[-1].field_id)
         ]
 
     def _by_columns(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
@@ -392,16 +355,21 @@ class FileFacts:
         """Claims that the rows of one column contradict, and wrong counts of values, NULLs and NaNs if the file has it."""
         nulls = nans = 0
         is_float = isinstance(field.type, PrimitiveType) and field.type.name in _FLOATS
-        found = _Contradictions(claims)
+        num_rows, broken, examples = 0, Counter[int](), dict[int, str]()
         for batch in self._batches(file, [replace(field, required=False)]):
-            found.add(batch, [field])
+            num_rows += batch.num_rows
             nulls += batch.column(0).null_count
             nans += (pc.sum(pc.is_nan(batch.column(0))).as_py() or 0) if is_float else 0
-        num_rows = found.num_rows
-        for claim, count, example in found.items():
+            for number, claim in enumerate(claims):
+                values = descended(batch.column(0), _steps(claim.path))
+                flags = claim.broken_by(values)
+                if count := pc.sum(flags).as_py():
+                    broken[number] += count
+                    examples.setdefault(number, _short(_first(values.filter(flags))))
+        for number, count in sorted(broken.items()):
             yield (
-                f"expected {claim.text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as "
-                f"{_name(claim.path)} = {example}"
+                f"expected {claims[number].text} by its manifest; {count:,} of {num_rows:,} rows contradict, such as "
+                f"{_name(claims[number].path)} = {examples[number]}"
             )
         if num_rows != file.record_count:
             yield f"expected {counted(file.record_count, 'row')} by its manifest, decoded {num_rows:,}"
@@ -428,10 +396,13 @@ class FileFacts:
             lower = decode_bound(file.lower_bounds.get(field_id), kind)
             upper = decode_bound(file.upper_bounds.get(field_id), kind)
             if (lower is not None or upper is not None) and kind.name not in _UNCOMPARED_BOUNDS:
-                yield _Bounds(path, kind, lower, upper)
+                text = f"{_name(path)} between {_short(lower)} and {_short(upper)}"
+                yield _Claim(path, text, partial(_beyond, lower, upper, kind))
             nulls = file.null_count(field_id) if len(path) == 1 and file.record_count else None
-            if nulls == 0 or (nulls is not None and nulls >= file.record_count):
-                yield _Nulls(path, are_all=nulls > 0)
+            if nulls == 0:
+                yield _Claim(path, f"{_name(path)} without NULL", pc.is_null)
+            elif nulls is not None and nulls >= file.record_count:
+                yield _Claim(path, f"{_name(path)} NULL in all rows", pc.is_valid)
 
     def _partition_values(self, file: ContentFile, within: frozenset[int] | None = None) -> Iterator[_Claim]:
         """Claims by the values of the partition; `within` limits them to columns that a delete file has, because only these bind its rows."""
@@ -447,7 +418,8 @@ class FileFacts:
             result = transform.result_type(kind)
             assert isinstance(result, PrimitiveType)  # noqa: S101 - transforms give values
             shown = partition_text(replace(spec, fields=(field,)), (value,), self._paths)
-            yield _PartitionValue(path, kind, transform, partition_scalar(value, result, file.path), shown)
+            is_broken = partial(_in_other_partitions, partition_scalar(value, result, file.path), transform, kind)
+            yield _Claim(path, f"partition {shown}", is_broken, of_partition=True)
 
     def _has_scopes(self, file: DeleteFile) -> bool:
         """Whether position deletes could have another scope than the data files; without partitions there is only one."""
@@ -488,31 +460,6 @@ class FileFacts:
         context = replace(self._context, projection=Schema(0, tuple(columns)))
         as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
         return read_split(Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),)), ScanMetrics())
-
-
-class _Contradictions:
-    """Counts the rows that contradict claims, and keeps one example for each claim."""
-
-    def __init__(self, claims: Sequence[_Claim]) -> None:
-        self.num_rows = 0
-        self._claims = claims
-        self._found: dict[int, tuple[int, str]] = {}
-
-    def add(self, batch: pa.RecordBatch, columns: Sequence[NestedField]) -> None:
-        """Compare the rows of a batch with these top-level columns."""
-        self.num_rows += batch.num_rows
-        places = {field.field_id: place for place, field in enumerate(columns)}
-        for i, claim in enumerate(self._claims):
-            values = descended(batch.column(places[claim.path[0].field_id]), _steps(claim.path))
-            flags = claim.broken_by(values)
-            if count := pc.sum(flags).as_py() or 0:
-                before, example = self._found.get(i, (0, _short(_first(values.filter(flags)))))
-                self._found[i] = before + count, example
-
-    def items(self) -> Iterator[tuple[_Claim, int, str]]:
-        """Contradicted claims, each with the number of rows and an example."""
-        for i, (count, example) in sorted(self._found.items()):
-            yield self._claims[i], count, example
 
 
 def _key_faults(file: ContentFile, projection: FileProjection) -> Iterator[str]:

@@ -10,12 +10,11 @@ import io
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import configured, mirror_results, severity_of
 from nevermore.checks.equality import ROW_CHECKS, NeedsAllRows, check_changed_keys, row_results
 from nevermore.checks.kept_results import KeptResults, ResultStore
@@ -31,6 +30,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_ca
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from nevermore.pipelines.mirrors.table_shape import KEY
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import KeyReport, ScanError, TableMetadata, key_report
 
@@ -311,28 +311,24 @@ def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult] | N
     return None if kept is None else kept.results
 
 
-def _check_since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> KeptResults | None:
+def _check_since_green(subject: Subject, store: ResultStore, names: Collection[str]) -> KeptResults | None:
     """Check the keys that changed since the last snapshot that passed; None if all rows must be compared."""
-    snapshot_id = _snapshot_id(subject)
-    earlier = subject.opened.metadata.ancestors(snapshot_id)[1:] if snapshot_id else ()
-    results = ((snapshot.snapshot_id, store.find(snapshot.snapshot_id)) for snapshot in earlier)
-    green_id, green = next(((i, kept) for i, kept in results if kept is not None and kept.is_green(names)), (0, None))
-    if green is None:
+    if (green := store.last_green(snapshot_id := _snapshot_id(subject), names)) is None:
         return None
     if time.time() - green.full_at > FULL_CHECK_AFTER_SECONDS:
         found: Iterable[CheckResult] | NeedsAllRows = NeedsAllRows(
             f"the last comparison of all rows is more than {FULL_CHECK_AFTER_SECONDS:.0f} seconds old"
         )
     else:
-        found = check_changed_keys(subject, green_id)
+        found = check_changed_keys(subject, green.snapshot_id)
     if isinstance(found, NeedsAllRows):
         _log.info("%s: comparing all rows: %s", subject.table, found.reason)
         return None
     made = {result.name: result for result in found}
-    made[MANIFESTS] = manifests_match_files(subject, since=green_id)
+    made[MANIFESTS] = manifests_match_files(subject, since=green.snapshot_id)
     made[NAME] = nothing_was_rolled_back(subject)
-    made[COMPLETE] = log_is_complete(subject, subject.applied_ordinal(green_id))
-    return KeptResults(snapshot_id, {n: made[n] for n in names}, green_id, green.full_at)
+    made[COMPLETE] = log_is_complete(subject, subject.applied_ordinal(green.snapshot_id))
+    return KeptResults(snapshot_id, {n: made[n] for n in names}, green.snapshot_id, green.full_at)
 
 
 def _snapshot_id(subject: Subject) -> int:
@@ -345,7 +341,7 @@ def _store(config: Config, table: str, subject: Subject) -> ResultStore:
         raise SourceError(f"{table} no longer exists")
     # with another key, or with `soft_delete` switched, the results are those of another check
     shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
-    return ResultStore(storage_of(mirror), metadata_location(mirror), shape, subject.opened.metadata.snapshots)
+    return ResultStore(storage_of(mirror), metadata_location(mirror), shape, subject.opened.metadata)
 
 
 def _results_without_log(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:

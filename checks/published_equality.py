@@ -6,7 +6,6 @@ mirrors tell.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -16,9 +15,9 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from nevermore.checks.comparison import MAX_OFFENDING_KEYS, CheckResult, sample, surplus_rows
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, sample, surplus_rows
 from nevermore.checks.configured import published_results, staged_results
-from nevermore.checks.equality import DATABASE_SHARE, FILE_SHARE, SCAN_SHARE, stored_bytes
+from nevermore.checks.equality import DATABASE_SHARE, SCAN_SHARE
 from nevermore.checks.manifest_facts import compare_manifests
 from nevermore.checks.mirror_checks import snapshot_results, store_properties
 from nevermore.checks.reference import sql_columns
@@ -29,7 +28,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from nevermore.pipelines.publish.audit import StagedRows, Verdict
+from nevermore.pipelines.publish.audit import CheckResult, StagedRows
 from nevermore.pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
 from nevermore.pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from nevermore.pipelines.wording import counted
@@ -84,10 +83,8 @@ def difference(node: exp.Expression) -> str | None:
     if isinstance(node, exp.Div | exp.Avg) and _gives_decimal(node) and not _is_result(node):
         return "is a decimal in Spark and a double in DuckDB"
     if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod) and "DECIMAL" in kinds and _gives_decimal(node):
-        digits = _digits(node)
-        return (
-            None if digits and digits[0] <= _MAX_DIGITS else "may be rounded to another scale in DuckDB than in Spark"
-        )
+        is_exact = sum(_digits(node) or (_MAX_DIGITS + 1,)) <= _MAX_DIGITS
+        return None if is_exact else "may be rounded to another scale in DuckDB than in Spark"
     return None
 
 
@@ -130,55 +127,126 @@ def _is_result(node: exp.Expression) -> bool:
     return isinstance(above, exp.Select) and above.parent is None
 
 
-def _digits(node: exp.Expression | None) -> tuple[int, int] | None:
-    """The precision and scale of a number in Spark; None if they are unknown."""
-    match node:
-        case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Window():
-            return _digits(node.this)
-        case exp.Literal() if not node.is_string and "e" not in node.name.lower():
-            whole, _, fraction = node.name.partition(".")
-            return len(whole) + len(fraction), len(fraction)
-        case exp.Sum():
-            inner = _digits(node.this)
-            return inner and (min(inner[0] + 10, _MAX_DIGITS), inner[1])
-        case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
-            left, right = _digits(node.this), _digits(node.expression)
-            if left is None or right is None:
-                return None
-            if isinstance(node, exp.Mul):
-                return left[0] + right[0] + 1, left[1] + right[1]
-            scale = max(left[1], right[1])
-            return max(left[0] - left[1], right[0] - right[1]) + scale + 1, scale
-        case exp.Count():
-            return _DIGITS["BIGINT"], 0
-        case exp.Expression() if _kind(node) in _DIGITS:
-            return _DIGITS[_kind(node)], 0
-        case exp.Column() | exp.Cast() if node.type is not None and _kind(node) == "DECIMAL":
-            numbers = [int(part.name) for part in node.type.expressions]
-            return (numbers[0], numbers[1]) if len(numbers) == 2 else None
-        case _:
+def _digits(node: exp.Expression) -> tuple[int, int] | None:
+    """The most digits that a number has in Spark before and after the point; None if they are unknown."""
+    if isinstance(node, exp.Paren | exp.Neg | exp.Abs | exp.Min | exp.Max | exp.Window | exp.Sum):
+        inner = _digits(node.this)
+        if inner is None or not isinstance(node, exp.Sum):
+            return inner
+        return min(inner[0] + 10, _MAX_DIGITS - inner[1]), inner[1]
+    if isinstance(node, exp.Add | exp.Sub | exp.Mul | exp.Mod):
+        left, right = _digits(node.this), _digits(node.expression)
+        if left is None or right is None:
             return None
+        if isinstance(node, exp.Mul):
+            return left[0] + right[0] + 1, left[1] + right[1]
+        return max(left[0], right[0]) + 1, max(left[1], right[1])
+    if isinstance(node, exp.Literal) and not node.is_string and "e" not in node.name.lower():
+        whole, _, fraction = node.name.partition(".")
+        return len(whole), len(fraction)
+    if _kind(node) == "DECIMAL" and node.type is not None and len(node.type.expressions) == 2:
+        precision, scale = (int(part.name) for part in node.type.expressions)
+        return (precision - scale, scale) if isinstance(node, exp.Column | exp.Cast) else None
+    return (_DIGITS[_kind(node)], 0) if _kind(node) in _DIGITS else None
 
 
 class NotComparableError(Exception):
     """DuckDB cannot compute the same result; the message gives the reason."""
 
 
-_SHAPES = (
-    "Select", "From", "Join", "Where", "Group", "Having", "Order", "Ordered", "Limit", "Offset", "Distinct", "With", "CTE",
-    "Subquery", "Union", "Except", "Intersect", "Table", "TableAlias", "Column", "Identifier", "Alias", "Star", "Tuple",
-    "Window", "WindowSpec", "Filter", "Rollup", "Cube", "GroupingSets", "Paren", "Values",
-)  # fmt: skip
-_VALUES = (
-    "Literal", "Boolean", "Null", "And", "Or", "Not", "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Is",
-    "In", "Between", "Like", "Exists", "Any", "Case", "If", "Coalesce", "Nullif", "Add", "Sub", "Mul", "Div", "Mod", "Neg",
-    "Abs", "DPipe", "Cast", "TryCast", "DataType", "DataTypeParam", "TimestampTrunc", "DateTrunc", "Var",
-    "Year", "Month", "Day", "TsOrDsToDate",
-)  # fmt: skip
-_OF_MANY_ROWS = (
-    "Count", "Sum", "Min", "Max", "Avg", "RowNumber", "Rank", "DenseRank", "Lag", "Lead", "FirstValue", "LastValue", "Ntile",
-)  # fmt: skip
-_KNOWN = frozenset((*_SHAPES, *_VALUES, *_OF_MANY_ROWS))
+_KNOWN = frozenset(
+    [
+        "Select",
+        "From",
+        "Join",
+        "Where",
+        "Group",
+        "Having",
+        "Order",
+        "Ordered",
+        "Limit",
+        "Offset",
+        "Distinct",
+        "With",
+        "CTE",
+        "Subquery",
+        "Union",
+        "Except",
+        "Intersect",
+        "Table",
+        "TableAlias",
+        "Column",
+        "Identifier",
+        "Alias",
+        "Star",
+        "Tuple",
+        "Window",
+        "WindowSpec",
+        "Filter",
+        "Rollup",
+        "Cube",
+        "GroupingSets",
+        "Paren",
+        "Values",
+        "Literal",
+        "Boolean",
+        "Null",
+        "And",
+        "Or",
+        "Not",
+        "EQ",
+        "NEQ",
+        "GT",
+        "GTE",
+        "LT",
+        "LTE",
+        "NullSafeEQ",
+        "NullSafeNEQ",
+        "Is",
+        "In",
+        "Between",
+        "Like",
+        "Exists",
+        "Any",
+        "Case",
+        "If",
+        "Coalesce",
+        "Nullif",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Mod",
+        "Neg",
+        "Abs",
+        "DPipe",
+        "Cast",
+        "TryCast",
+        "DataType",
+        "DataTypeParam",
+        "TimestampTrunc",
+        "DateTrunc",
+        "Var",
+        "Year",
+        "Month",
+        "Day",
+        "TsOrDsToDate",
+        "Count",
+        "Sum",
+        "Min",
+        "Max",
+        "Avg",
+        "RowNumber",
+        "Rank",
+        "DenseRank",
+        "Lag",
+        "Lead",
+        "FirstValue",
+        "LastValue",
+        "Ntile",
+    ]
+)
+"""Parts of queries that both engines understand alike, as far as `difference` and the types of casts allow."""
 _INTEGERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
 _NUMBERS = _INTEGERS | {"DECIMAL", "FLOAT", "DOUBLE"}
 _DUCKDB_TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ"})
@@ -335,9 +403,8 @@ def published_equals_duckdb(config: Config, name: str, partitions: Collection[st
             plan = replace(plan, tasks=tasks)
         only = None if partitions is None or partition is None else frozenset(partitions)
         batches = (public_batch(batch, scan.arrow_schema) for batch in scan.run(plan, read_split))
-        rows = _Rows(scan.schema, scan.arrow_schema, batches, sum(t.data_file.file_size_bytes for t in plan.tasks))
         unknown = "no snapshot records the sources of the rows"
-        return _compare(config, name, rows, provenance, why_without_origin=unknown, only=only)
+        return _compare(config, name, scan, batches, provenance, why_without_origin=unknown, only=only)
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
 
@@ -350,9 +417,8 @@ def staged_rows_equal_duckdb(config: Config, staged: StagedRows) -> CheckResult:
         _published_table(config, staged.name)
         options = _scan_options(config, staged.name)
         scan = staged_scan(staged, options)
-        num_bytes = sum(file.file_size_bytes for file in staged.staged.files)
-        rows = _Rows(scan.schema, scan.arrow_schema, staged_batches(staged, options), num_bytes)
-        return _compare(config, staged.name, rows, made, why_without_origin="no partition was made")
+        batches = staged_batches(staged, options)
+        return _compare(config, staged.name, scan, batches, made, why_without_origin="no partition was made")
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
 
@@ -375,38 +441,26 @@ def _scan_options(config: Config, name: str) -> ScanOptions:
     return replace(options, memory_limit_bytes=min(limit, options.memory_limit_bytes))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a published table, or those that a run has staged; `num_bytes` is the size of their files."""
-
-    schema: Schema
-    arrow: pa.Schema
-    batches: Iterable[pa.RecordBatch]
-    num_bytes: int
-
-
 def _compare(
     config: Config,
     name: str,
-    rows: _Rows,
+    scan: Scan,
+    batches: Iterable[pa.RecordBatch],
     provenance: Provenance,
     *,
     why_without_origin: str,
     only: frozenset[str] | None = None,
 ) -> CheckResult:
-    """Compare rows with those that DuckDB computes for their partitions, `only` these if given."""
+    """Compare rows of a scan with those that DuckDB computes for their partitions, `only` these if given."""
     memory_bytes = published_entry(config, name).checks.memory_bytes
     parts = _origins(config, name, provenance, why_without_origin, only)
-    if not rows.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in rows.schema.fields):
+    if not scan.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in scan.schema.fields):
         raise NotComparableError("the result has nested columns")
     scans = [_source_scans(config, name, origin) for origin, _ in parts]
-    num_bytes = rows.num_bytes + max(sum(map(stored_bytes, found.values())) for found in scans)
-    with limited_memory(memory_bytes // DATABASE_SHARE), ExitStack() as stack:
-        is_large = num_bytes * FILE_SHARE > memory_bytes
-        database = stack.enter_context(private_database(in_file=is_large))
-        comparison = _Comparison(config, name, rows.schema, rows.arrow, database)
+    with limited_memory(memory_bytes // DATABASE_SHARE), private_database() as database:
+        comparison = _Comparison(config, name, scan, database)
         try:
-            comparison.store(rows.batches)
+            comparison.store(batches)
             compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
             wrong, notes, offending = list[str](), list[str](), list[Mapping[str, Any]]()
             keys = set[str]()
@@ -430,28 +484,21 @@ def _compare(
             f"another program wrote to the table (snapshot {written}): nevermore publish {name} makes it again"
         )
     if only is not None:
-        notes.append(f"compared only {_Only(only).text()}")
+        notes.append(f"compared only {_Partitions(only).text()}")
     rows_shown = offending[:MAX_OFFENDING_KEYS]
     return CheckResult(NAME, not wrong, compared, rows_shown, [*wrong, *notes], partitions=sorted(keys))
 
 
 @dataclass(frozen=True)
-class _Only:
-    """The partitions with these keys."""
+class _Partitions:
+    """The partitions with these keys, or all others, which of a table without partitions are all rows."""
 
     keys: frozenset[str]
+    are_others: bool = False
 
     def text(self) -> str:
-        return partitions_text(self.keys)
-
-
-@dataclass(frozen=True)
-class _AllBut:
-    """All partitions, or all of a table without partitions, except these keys."""
-
-    keys: frozenset[str]
-
-    def text(self) -> str:
+        if not self.are_others:
+            return partitions_text(self.keys)
         return f"all but {partitions_text(self.keys)}" if self.keys else "the table"
 
 
@@ -467,20 +514,20 @@ SHOWN_KEYS = 5
 
 def _origins(
     config: Config, name: str, provenance: Provenance, why_without_origin: str, only: frozenset[str] | None
-) -> list[tuple[Origin, _Only | _AllBut]]:
+) -> list[tuple[Origin, _Partitions]]:
     """The partitions that were made from the same snapshots by the present SQL."""
     by_origin: dict[tuple[Any, ...], tuple[Origin, set[str]]] = {}
     for key, origin in provenance.made.items():
         if only is None or key in only:
             same = (origin.query, *sorted(origin.snapshots.items()))
             by_origin.setdefault(same, (origin, set()))[1].add(key)
-    found: list[tuple[Origin, _Only | _AllBut]] = [(origin, _Only(frozenset(k))) for origin, k in by_origin.values()]
+    found: list[tuple[Origin, _Partitions]] = [(origin, _Partitions(frozenset(k))) for origin, k in by_origin.values()]
     if provenance.rest is not None:
         made = frozenset(provenance.made)
         if only is None:
-            found.append((provenance.rest, _AllBut(made)))
+            found.append((provenance.rest, _Partitions(made, are_others=True)))
         elif rest := only - made:
-            found.append((provenance.rest, _Only(rest)))
+            found.append((provenance.rest, _Partitions(rest)))
     current = [
         (o, partitions) for o, partitions in found if o.query == query_hash(config, published_entry(config, name))
     ]
@@ -522,11 +569,11 @@ class _Found:
 class _Comparison:
     """A published table and the mirrors' rows in a database of DuckDB, which spills what does not fit into memory."""
 
-    def __init__(self, config: Config, name: str, schema: Schema, arrow: pa.Schema, database: PrivateDatabase) -> None:
+    def __init__(self, config: Config, name: str, scan: Scan, database: PrivateDatabase) -> None:
         self._config = config
         self._name = name
-        self._schema = schema
-        self._arrow = arrow
+        self._schema = scan.schema
+        self._arrow = scan.arrow_schema
         self._database = database
         self._connection = database.connection
         self._entry: PublishedConfig = published_entry(config, name)
@@ -541,7 +588,7 @@ class _Comparison:
         self._connection.execute(f"CREATE TABLE {self._database.name('published')} ({kinds})")
         self.num_rows = self._database.append("published", batches)
 
-    def compare(self, origin: Origin, partitions: _Only | _AllBut, scans: Mapping[str, Scan]) -> _Found:
+    def compare(self, origin: Origin, partitions: _Partitions, scans: Mapping[str, Scan]) -> _Found:
         """Compare the rows of some partitions with those that DuckDB computes from the mirrors' snapshots."""
         self._store_sources(origin, scans)
         schemas = {table: scan.schema for table, scan in scans.items()}
@@ -599,17 +646,17 @@ class _Comparison:
             return f"c{column}"
         return f"CAST(date_trunc('{partition.unit}', c{column}) AS {sql_columns.sql_type(str(field.type))})"
 
-    def _within(self, rows: str, column: int, partitions: _Only | _AllBut) -> str:
+    def _within(self, rows: str, column: int, partitions: _Partitions) -> str:
         """SQL for the rows of some partitions, in a FROM clause."""
         partition = self._entry.partitioning
-        if partition is None or not (isinstance(partitions, _Only) or partitions.keys):
+        if partition is None or (partitions.are_others and not partitions.keys):
             return rows
         kind = self._schema.fields[self._column].type
         places = [_place_of(partition, key, kind) for key in sorted(partitions.keys)]
         self._connection.register("places", pa.table({"place": pa.concat_arrays(places)}))
         self._connection.execute("CREATE OR REPLACE TEMP TABLE wanted AS SELECT * FROM places")
         self._connection.unregister("places")
-        how = "SEMI" if isinstance(partitions, _Only) else "ANTI"
+        how = "ANTI" if partitions.are_others else "SEMI"
         return f"{rows} AS g {how} JOIN wanted AS w ON {self._place(column)} IS NOT DISTINCT FROM w.place"
 
     def _keys_in(self, rows: str) -> set[str]:
@@ -623,7 +670,7 @@ class _Comparison:
         return {partition.key_of(value, kind) for value in partition.physical_values(values, kind)}
 
     def _compute(
-        self, name: str, schemas: Mapping[str, Schema], partitions: _Only | _AllBut, *, is_reversed: bool = False
+        self, name: str, schemas: Mapping[str, Schema], partitions: _Partitions, *, is_reversed: bool = False
     ) -> tuple[list[NestedField], frozenset[str]]:
         """Store the rows of the SQL; return their columns, and the names of those that are floats in DuckDB."""
         tree = self._query.in_full(schemas)
@@ -632,9 +679,9 @@ class _Comparison:
         runs: Sequence[str | None] = [None]
         if self._entry.partitioning is not None and self._query.depends_on_partition:
             runs = sorted(
-                partitions.keys
-                if isinstance(partitions, _Only)
-                else self._keys_in(self._database.name("published")) - partitions.keys
+                self._keys_in(self._database.name("published")) - partitions.keys
+                if partitions.are_others
+                else partitions.keys
             )
         for table, view in self._query.view_names.items():
             stored = self._database.name(self._stored[table][0])
@@ -652,7 +699,7 @@ class _Comparison:
         fields, close = list[NestedField](), frozenset[str]()
         for number, key in enumerate(runs):
             # a run for one partition publishes only the rows of this partition
-            within = partitions if key is None else _Only(frozenset({key}))
+            within = partitions if key is None else _Partitions(frozenset({key}))
             sql = duckdb_sql(tree, arguments(self._query, self._entry, key))
             begin = f"INSERT INTO {target}" if number else f"CREATE TABLE {target} AS"
             fields, loose = self._run(begin, sql, within)
@@ -661,7 +708,7 @@ class _Comparison:
             raise NotComparableError("the table has no partitions")
         return fields, close
 
-    def _run(self, begin: str, sql: str, partitions: _Only | _AllBut) -> tuple[list[NestedField], frozenset[str]]:
+    def _run(self, begin: str, sql: str, partitions: _Partitions) -> tuple[list[NestedField], frozenset[str]]:
         """Add the rows of one query in the types of the table."""
         try:
             found = self._connection.execute(f"DESCRIBE {sql}").fetchall()
@@ -723,16 +770,16 @@ def _place_of(partition: PublishedPartition, key: str, kind: Type) -> pa.Array:
 class ProjectAuditor:
     """Audits the tables of a project. Results for mirrors are stored next to them and computed once per snapshot."""
 
-    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
+    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[CheckResult]:
         """Verdicts on the snapshots that scans read, by mirror."""
-        found: list[Verdict] = []
+        found: list[CheckResult] = []
         for table, scan in scans.items():
             kept = snapshot_results(config, table, scan.table.metadata_path)
             how = "" if kept.since is None else f"since snapshot {kept.since}: "
-            found += [_verdict(table, result, how) for result in kept.results.values()]
+            found += [replace(result, table=table, scope=how) for result in kept.results.values()]
         return found
 
-    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[CheckResult]:
         """Check that exactly the rows of the tasks are staged, that manifests fit, and that DuckDB computes the same."""
         severity = published_entry(config, staged.name).checks.published_equals_duckdb
         results = (
@@ -741,7 +788,7 @@ class ProjectAuditor:
             *([] if severity == "off" else [replace(staged_rows_equal_duckdb(config, staged), severity=severity)]),
             *self._expectations(config, staged),
         )
-        return [_verdict(staged.name, result) for result in results]
+        return [replace(result, table=staged.name) for result in results]
 
     @staticmethod
     def _expectations(config: Config, staged: StagedRows) -> list[CheckResult]:
@@ -797,17 +844,3 @@ def check_published(
     yield compare_manifests(table, table.metadata.current_snapshot)
     if name in config.published:
         yield from published_results(config, name, full=full)
-
-
-def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:
-    return Verdict(
-        table,
-        result.name,
-        result.passed,
-        how + result.summary(),
-        result.compared,
-        tuple(result.offending_keys),
-        result.severity,
-        tuple(result.details),
-        tuple(result.partitions),
-    )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.mirror_checks import kept_results_of
 from nevermore.pipelines.changes.quarantine import held_events, reasons
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -18,6 +17,7 @@ from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.maintain.debt import debt_of
 from nevermore.pipelines.maintain.status import TableStatus, published_status, status
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.query import tables_read
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError

@@ -157,7 +157,7 @@ class Subject:
             DELETED_FLAG if self.soft_delete else None,
         )
 
-    def folding(self, *, in_file: bool = False) -> AbstractContextManager[Folding]:
+    def folding(self) -> AbstractContextManager[Folding]:
         """The rows required by the log and the adopted rows, up to the last change that the table claims to contain.
 
         Raises:
@@ -170,7 +170,6 @@ class Subject:
             self.key,
             up_to_ordinal=self.required_ordinal,
             adopted=self.adopted,
-            in_file=in_file,
             relocate=self.relocate,
             filesystem=self.filesystem,
         )

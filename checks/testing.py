@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.mirror_checks import MIRROR_CHECKS, all_checks_of, run_checks, with_evidence
 from nevermore.checks.published_equality import check_published
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import expanded
+from nevermore.pipelines.publish.audit import CheckResult
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 Project = Config | str | os.PathLike[str]

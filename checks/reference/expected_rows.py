@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +376,9 @@ BATCH_ROWS = 50_000
 """Rows of a batch where rows are streamed."""
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
+_NO_CHANGES = (
+    "SELECT 0 AS ordinal, '' AS op, NULL AS key, NULL AS after, CAST([] AS VARCHAR[]) AS unchanged WHERE false"
+)
 
 _METADATA_COLUMNS = {
     "_file": ("file", pa.string()),
@@ -544,7 +547,6 @@ def folding(
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
     with_deleted: bool = False,
-    in_file: bool = False,
     relocate: Mapping[str, str] | None = None,
     filesystem: fs.FileSystem | None = None,
 ) -> Iterator[Folding]:
@@ -557,18 +559,20 @@ def folding(
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
         with_deleted: also return the last row of every key that has none any more.
-        in_file: keep the changes in a database file, as they are many.
         relocate: old path prefix -> new path prefix.
         filesystem: of the object store that has the files.
     """
     log = _Log.read(location, relocate, filesystem)
-    with private_database(in_file=in_file) as database:
+    with private_database() as database:
         connection = database.connection
-        if log is None:
-            yield _unchanged(connection, adopted, key, relocate, filesystem)
+        if log is None and adopted is None:
+            yield Folding(Query(connection, None, pa.schema([])), Query(connection, None, pa.schema([])))
             return
-        after, keys = log.after, log.keys
-        query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
+        after: Sequence[Field] = () if log is None else log.after
+        keys: Sequence[Field] = [{"name": name} for name in key] if log is None else log.keys
+        query = _NO_CHANGES
+        if log is not None:
+            query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
         connection.execute(f"CREATE TABLE changes AS {query}")
         if adopted is not None:
             after, keys = _begin_with(connection, adopted, after, keys, relocate=relocate, filesystem=filesystem)
@@ -751,28 +755,6 @@ def _begin_with(
     return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
 
 
-def _unchanged(
-    connection: duckdb.DuckDBPyConnection,
-    adopted: AdoptedRows | None,
-    key: Sequence[str],
-    relocate: Mapping[str, str] | None,
-    filesystem: fs.FileSystem | None,
-) -> Folding:
-    """Adopted rows that no change affected."""
-    if adopted is None:
-        rows = Query(connection, None, pa.schema([]))
-    elif adopted.rows is None:
-        rows = _live_rows_query(
-            connection, adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate, filesystem=filesystem
-        )
-        rows = rows if adopted.snapshot_id is not None else replace(rows, sql=None)
-    else:
-        connection.register("given_rows", adopted.rows)
-        rows = Query(connection, "SELECT * FROM given_rows", adopted.rows.schema)
-    names = key if adopted is not None else ()
-    return Folding(rows, Query(connection, None, pa.schema([rows.schema.field(name) for name in names])))
-
-
 def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *, with_deleted: bool = False) -> Folded:
     """Fold changes (the change schema with `ordinal`) from memory, or from a stream, which DuckDB spills if it is large.
 
@@ -781,13 +763,12 @@ def fold_changes(changes: pa.Table | pa.RecordBatchReader, key: Sequence[str], *
     after, keys = changes.schema.field("after").type, changes.schema.field("key").type
     row_schema = pa.schema([(f.name, f.type) for f in after])
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
-    with private_database(in_file=False) as database:
+    with private_database() as database:
         connection = database.connection
-        if isinstance(changes, pa.Table):
-            connection.register("changes", changes.select(_LOG_COLUMNS))
-        else:  # a stream can be read once, and replaying reads the changes several times
-            connection.register("streamed_changes", changes)
-            connection.execute(f"CREATE TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM streamed_changes")
+        connection.register(
+            "given_changes", changes
+        )  # a stream can be read once, and replaying reads them several times
+        connection.execute(f"CREATE TABLE changes AS SELECT {', '.join(_LOG_COLUMNS)} FROM given_changes")
         members = Members([f.name for f in keys], [f.name for f in after])
         return _folding(connection, members, row_schema, key_schema, with_deleted=with_deleted).folded()
 

@@ -5,8 +5,9 @@ report.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from nevermore.pipelines.config.project import Config
@@ -22,52 +23,55 @@ UNCHECKED = "unchecked"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Result of one check.
+class CheckResult:
+    """The outcome of one check.
 
     Attributes:
-        table: the table that was checked.
-        check: name of the check.
+        name: name of the check.
         passed: whether the table is as it should be.
-        text: what was compared, and what is wrong.
-        compared: counts, by a short name.
-        offending_keys: some keys or rows that are wrong.
-        severity: whether a failure stops the publication, or is only reported.
-        details: what is wrong, one statement each; part of `text`.
+        compared: counts, by a short name, e.g. `rows in mirror`.
+        offending_keys: up to 20 keys or rows that are wrong, as Python values by column.
+        details: what is wrong, one statement each; notes when passed.
+        severity: whether a failure stops what is published from the table, or is only reported.
+        reproduce: commands that show what became of some of the keys.
         partitions: keys of the partitions that have what is wrong; empty if that is not known.
+        table: the table that was checked; empty where it is known.
+        scope: which rows were checked if not all were, before the summary: `since snapshot 1: `.
     """
 
-    table: str
-    check: str
+    name: str
     passed: bool
-    text: str
     compared: Mapping[str, int] = field(default_factory=dict)
     offending_keys: Sequence[Mapping[str, Any]] = ()
-    severity: Literal["block", "warn"] = "block"
     details: Sequence[str] = ()
+    severity: Literal["block", "warn"] = "block"
+    reproduce: Sequence[str] = ()
     partitions: Sequence[str] = ()
-
-    def as_lines(self, what: str) -> str:
-        """Lines for people, below a heading: `what` failed, and each statement on what is wrong."""
-        return "".join([f"\n  {what}", *(f"\n    {line}" for line in self.details or [self.text])])
+    table: str = ""
+    scope: str = ""
 
     @property
     def blocks(self) -> bool:
         """Whether nothing may be published because of this result."""
         return not self.passed and self.severity == "block"
 
+    def counts(self) -> str:
+        """What was compared: `1 row in table, 2,000 changes in log`."""
+        plural = re.compile(r"s\b")
+        return ", ".join(
+            f"{count:,} {plural.sub('', what, count=1) if count == 1 else what}"
+            for what, count in self.compared.items()
+        )
+
+    def summary(self) -> str:
+        """One line for people, in Dagster, alerts and snapshots: the words of `nevermore check`, then what is wrong."""
+        return self.scope + ("; ".join(filter(None, [self.counts(), *self.details])) or "nothing to compare")
+
     def as_dict(self) -> dict[str, Any]:
         """As a dictionary for JSON."""
-        return {
-            "table": self.table,
-            "check": self.check,
-            "passed": self.passed,
-            "text": self.text,
-            "compared": dict(self.compared),
-            "offending_keys": list(self.offending_keys),
-            "severity": self.severity,
-            "partitions": list(self.partitions),
-        }
+        document = asdict(self)
+        del document["scope"]
+        return {"table": document.pop("table"), "check": document.pop("name"), "text": self.summary(), **document}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +112,22 @@ class StagedRows:
 class Auditor(Protocol):
     """Runs the checks that a publication requires."""
 
-    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[CheckResult]:
         """Check exactly the rows that a run has staged."""
 
-    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
+    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[CheckResult]:
         """Verdicts on the snapshots that are read, by mirror; a mirror without known results is checked now."""
 
 
 class CheckFailedError(PublishError):
     """A check failed, so nothing was published. `verdicts` holds all results."""
 
-    def __init__(self, message: str, verdicts: Sequence[Verdict]) -> None:
+    def __init__(self, message: str, verdicts: Sequence[CheckResult]) -> None:
         super().__init__(message)
         self.verdicts = tuple(verdicts)
 
 
-def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
+def require_green_mirrors(name: str, verdicts: Sequence[CheckResult]) -> None:
     """Refuse to read mirrors that are known to be wrong.
 
     Raises:
@@ -132,7 +136,7 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "".join(verdict.as_lines(f"{verdict.table} fails {verdict.check}") for verdict in failed)
+    wrong = _listed((f"{verdict.table} fails {verdict.name}", verdict) for verdict in failed)
     tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
     raise CheckFailedError(
         f"published {name} reads a mirror that is wrong, so nothing is published:{wrong}\n`nevermore check {tables}` shows the "
@@ -141,7 +145,7 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     )
 
 
-def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
+def require_green_rows(staged: StagedRows, verdicts: Sequence[CheckResult]) -> None:
     """Refuse to publish rows that failed a check.
 
     Raises:
@@ -150,7 +154,7 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     failed = [verdict for verdict in verdicts if verdict.blocks]
     if not failed:
         return
-    wrong = "".join(verdict.as_lines(verdict.check) for verdict in failed)
+    wrong = _listed((verdict.name, verdict) for verdict in failed)
     snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
     days = round(STAGED_KEPT_SECONDS / 24 / 3600)
     raise CheckFailedError(
@@ -161,13 +165,19 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     )
 
 
-def summarize_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
+def _listed(failed: Iterable[tuple[str, CheckResult]]) -> str:
+    """What is wrong, below a heading for each check."""
+    lines = [line for what, verdict in failed for line in (what, *(f"  {text}" for text in verdict.details))]
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def summarize_checks(verdicts: Sequence[CheckResult] | None) -> dict[str, str]:
     """Summarize the checks for a snapshot's summary; None if none were run."""
     if verdicts is None:
         return {CHECKS: UNCHECKED}
     by_table: dict[str, dict[str, str]] = {}
     for verdict in verdicts:
-        by_table.setdefault(verdict.table, {})[verdict.check] = verdict.text
+        by_table.setdefault(verdict.table, {})[verdict.name] = verdict.summary()
     return {CHECKS: json.dumps(by_table, sort_keys=True)}
 
 

@@ -4,6 +4,7 @@ The rows replace partitions, are appended or are upserted. They can be staged on
 one step or dropped. Commits of mirrors and change logs are in `iceberg/commit.py`.
 """
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,17 +31,9 @@ from nevermore.pipelines.iceberg.commit import (
     retry_conflicts,
 )
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
-from nevermore.pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
-from nevermore.pipelines.iceberg.manifests import (
-    EntryStatus,
-    ManifestEntry,
-    PartitionLayout,
-    Record,
-    read_manifest,
-    read_manifest_list,
-)
+from nevermore.pipelines.iceberg.loaded_table import refresh
 from nevermore.pipelines.iceberg.metadata_swap import Update
-from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
@@ -148,27 +141,6 @@ def drop_branches(table: "Table", branches: Collection[str]) -> None:
     retry_conflicts(attempt)
 
 
-def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry]:
-    """Files that are live in only one of two snapshots: the base (None is an empty table) and the current one."""
-    lists = {s.snapshot_id: s.manifest_list for s in table.metadata.snapshots}
-    storage, types, specs = storage_of(table), source_types(table), specs_of(table)
-    both: list[dict[str, Record]] = []
-    for snapshot_id in (base_id, table.metadata.current_snapshot_id):
-        path = None if snapshot_id is None else lists[snapshot_id]
-        listed = [] if path is None else read_manifest_list(storage.read(path), path)
-        both.append({manifest["manifest_path"]: manifest for manifest in listed})
-    live: list[dict[str, ManifestEntry]] = []
-    for own, other in (both, reversed(both)):
-        found: dict[str, ManifestEntry] = {}
-        for path in own.keys() - other.keys():  # a manifest in both snapshots lists files live in both
-            spec = specs[own[path]["partition_spec_id"]]
-            entries = read_manifest(storage.read(path), own[path], PartitionLayout(spec, partition_types(spec, types)))
-            found |= {entry.path: entry for entry in entries if entry.status is not EntryStatus.DELETED}
-        live.append(found)
-    for path in live[0].keys() ^ live[1].keys():
-        yield live[0].get(path) or live[1][path]
-
-
 def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
     """Heads of the other branches and tags."""
     return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in without}
@@ -180,6 +152,8 @@ WriteFiles = Callable[[RowDelta, TaskDeletes | None], Sequence[WrittenFile]]
 
 MODE = "nevermore.mode"
 """Key in a snapshot's summary: what was done with existing rows."""
+PARTITIONS = "nevermore.partitions"
+"""Key in a snapshot's summary: keys of partitions that were made alone, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,16 +360,19 @@ class Publication:
         return {"type": "assert-ref-snapshot-id", "ref": self._branch, "snapshot-id": staged.committed.snapshot_id}
 
     def _is_touched(self, table: "Table", base_id: int | None) -> bool:
-        """Whether others have changed files, since the base, of the partitions that are written."""
-        known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        """Whether others may have written, since the base, to the partitions that are written here."""
+        partition = self.target.partition
         # rows of any partition matter to a whole table, and to rows that are appended or looked up by key
-        if self.values is None or self.target.mode != "replace" or (base_id is not None and base_id not in known):
+        if self.values is None or partition is None or self.target.mode != "replace":
             return True
-        wanted = set(self.values)
-        return any(
-            len(entry.data_file["partition"]) != 1 or next(iter(entry.data_file["partition"].values())) in wanted
-            for entry in changed_files(table, base_id)
-        )
+        kind = next(column.type for column in self.target.columns if column.name == partition.column)
+        for snapshot in ancestors(table):
+            if snapshot.snapshot_id == base_id:
+                return False
+            made = json.loads(summary_properties(snapshot).get(PARTITIONS, "null"))
+            if made is None or any(partition.physical(key, kind) in self.values for key in made):
+                return True
+        return base_id is not None
 
     def _discard(self) -> None:
         table = find_table(self.target.catalog, self.target.name)

@@ -29,8 +29,8 @@ from nevermore.pipelines.iceberg.positions import current_snapshot, summary_prop
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.publish.audit import (
     Auditor,
+    CheckResult,
     StagedRows,
-    Verdict,
     require_green_mirrors,
     require_green_rows,
     summarize_checks,
@@ -44,7 +44,13 @@ from nevermore.pipelines.publish.mirror_reads import (
     snapshots_read,
     views_of,
 )
-from nevermore.pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
+from nevermore.pipelines.publish.publish_commit import (
+    PARTITIONS,
+    Publication,
+    Published,
+    PublishedTarget,
+    StagedSnapshot,
+)
 from nevermore.pipelines.publish.query import (
     PublishedQuery,
     arguments,
@@ -70,7 +76,6 @@ from nevermore.pipelines.publish.refresh_plan import (
 )
 from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport, joined
 from nevermore.pipelines.publish.state import (
-    PARTITIONS,
     QUERY,
     SOURCE,
     SOURCES,
@@ -437,7 +442,7 @@ class _Run:
     base: Base
     source: str
     done: Appended
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[CheckResult, ...] = ()
 
     @classmethod
     def start(
@@ -529,13 +534,15 @@ class _Run:
     ) -> PublishReport:
         """Write and commit in one snapshot."""
         publication = self._publication(work, shape, is_part=is_part)
-        found: list[Verdict] = []
+        found: list[CheckResult] = []
         if self.auditor is not None:
             publication.audit = partial(self._audit, self.auditor, work, wanted.query, found)
         published = publication.commit(writer, self._summary(work, wanted, is_part=is_part))
         return self._report(work, writer, published, found)
 
-    def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
+    def _audit(
+        self, auditor: Auditor, work: Work, query: str, found: list[CheckResult], staged: StagedSnapshot
+    ) -> None:
         """Check staged rows, and add the verdicts to `found`.
 
         Raises:
@@ -603,7 +610,7 @@ class _Run:
         return replace(made, is_dry=is_dry, is_unchanged=True, mode=self.entry.mode)
 
     def _report(
-        self, work: Work, writer: WorkWriter, published: Published | None, found: Sequence[Verdict] = ()
+        self, work: Work, writer: WorkWriter, published: Published | None, found: Sequence[CheckResult] = ()
     ) -> PublishReport:
         files = () if published is None else published.files
         deletes = () if published is None else published.delete_files

@@ -6,12 +6,11 @@ is done in `refresh.py`. This module imports pyspark.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,37 +78,31 @@ class MakeAll:
 
 @dataclass(frozen=True, slots=True)
 class MakeReached:
-    """The partitions that changes can have reached must be made again.
+    """The slices of the table that changes can have reached must be made again.
 
     Attributes:
-        reaches: reaches of tables that changed, named as in `PublishedQuery.view_names`; all have values.
+        slices: partitions, or keys.
+        reaches: how rows of the tables reach slices, named as in `PublishedQuery.view_names`; those of tables that changed
+            have values.
         changes: scans of rows that appeared or disappeared, by table of the config.
-        keys: partitions to make in any case, with the reason.
+        otherwise: what to make if the slices cannot be found, or cost more.
+        also: partitions to make in any case, with the reason.
         note: the end of the reason to make them.
     """
 
+    slices: Literal["partitions", "keys"]
     reaches: tuple[Reach, ...]
     changes: Mapping[str, Changes]
-    keys: Mapping[str, str]
+    otherwise: "MakeAll | MakeReached"
+    also: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class MakeKeys:
-    """The keys that changes can have reached must be made again.
-
-    Attributes:
-        reaches: reaches of keys, for all tables; those of tables that changed have values.
-        changes: scans of rows that appeared or disappeared, by table of the config.
-        otherwise: what to make if keys turn out to cost more.
-    """
-
-    reaches: tuple[Reach, ...]
-    changes: Mapping[str, Changes]
-    otherwise: MakeAll | MakeReached
+    def instead(self, why: str) -> "MakeAll | MakeReached":
+        """What to make for this reason."""
+        return MakeAll(why) if self.slices == "partitions" else _not_by_key(self.otherwise, why)
 
 
-RefreshPlan = MakeNothing | MakeAll | MakeReached | MakeKeys
+RefreshPlan = MakeNothing | MakeAll | MakeReached
 
 
 def _not_by_key(plan: MakeAll | MakeReached, why: str) -> MakeAll | MakeReached:
@@ -151,13 +144,30 @@ def plan_refresh(
     changes = _plan_changes(scans, sources)
     if isinstance(changes, MakeAll):
         return changes
-    plan: MakeAll | MakeReached = all_of_it
+    return _plan_reached(entry, query, schemas, changes, all_of_it, keys=keys)
+
+
+def _plan_reached(
+    entry: PublishedConfig,
+    query: PublishedQuery,
+    schemas: Mapping[str, Schema],
+    changes: Mapping[str, Changes],
+    plan: MakeAll | MakeReached,
+    *,
+    keys: Mapping[str, str],
+) -> MakeAll | MakeReached:
+    """Trace changed rows to partitions, and to keys if the config asks for it; else the given plan, or all."""
     if entry.partitioning is not None:
-        plan = _plan_reached(query, changes, query.reaches(schemas, entry.partitioning), keys)
+        reaches = query.reaches(schemas, entry.partitioning)
+        why = _why_not_traced(query, changes, reaches, "partitions")
+        plan = MakeReached("partitions", reaches, changes, plan, keys) if why is None else MakeAll(why)
     if entry.incremental != "keys":
         return plan
-    traced = traced_keys(entry, query, schemas, list(changes)) if not keys else "partitions were made alone since"
-    return _not_by_key(plan, traced) if isinstance(traced, str) else MakeKeys(traced, changes, plan)
+    if keys:
+        return _not_by_key(plan, "partitions were made alone since")
+    reaches = query.reaches_of_keys(schemas, key_column_names(entry))
+    why = _why_not_traced(query, changes, reaches, "keys")
+    return MakeReached("keys", reaches, changes, plan) if why is None else _not_by_key(plan, why)
 
 
 def _plan_changes(
@@ -179,18 +189,16 @@ def _plan_changes(
     return changes
 
 
-def _plan_reached(
-    query: PublishedQuery, changes: Mapping[str, Changes], reaches: Sequence[Reach], keys: Mapping[str, str]
-) -> MakeAll | MakeReached:
-    """Trace changed rows to partitions."""
-    found: list[Reach] = []
-    for table in changes:
-        of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
-        # one untraceable place where the SQL names the table is enough to make any partition depend on the changed rows
-        if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
-            return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
-        found += of_table
-    return MakeReached(tuple(found), changes, keys)
+def _why_not_traced(
+    query: PublishedQuery, changes: Mapping[str, Changes], reaches: Sequence[Reach], slices: str
+) -> str | None:
+    """Why it is not certain which slices changed rows reach; None if it is."""
+    tables = {query.view_names[table]: table for table in changes}
+    # one untraceable place where the SQL names the table is enough to make any slice depend on the changed rows
+    unknown = next((r for r in reaches if r.values is None and r.table in tables), None)
+    if unknown is None:
+        return None
+    return f"{tables[unknown.table]} changed, and its rows cannot be traced to {slices}: {unknown.reason}"
 
 
 def _changes_since(scan: Scan, snapshot_id: int | None) -> Changes | None:
@@ -278,10 +286,14 @@ class KeyColumns:
                 return f"{name} is {kind}, which cannot be a key"
         return None
 
-    def of(self, found: pa.Table | None) -> pa.Table | None:
-        """Keys that a trace gives as `k0`, `k1` and so on; None stays None."""
-        if found is None:
-            return None
+    @classmethod
+    def of_result(cls, shape: "ResultShape", names: Sequence[str]) -> Self:
+        """Columns of a result by their names."""
+        fields = {c.name: c for c in shape.columns}
+        return cls(tuple(fields[name] for name in names), tuple(shape.spark_types[name] for name in names))
+
+    def of(self, found: pa.Table) -> pa.Table:
+        """Keys that a trace gives as `k0`, `k1` and so on."""
         arrays = [found.column(n).cast(arrow_type(f.type)) for n, f in enumerate(self.fields)]
         keys = pa.table(arrays, names=self.names)
         for column in self.fields:  # no row has such a key
@@ -289,20 +301,10 @@ class KeyColumns:
         return keys
 
 
-def key_column_names(entry: PublishedConfig) -> list[str]:
+def key_column_names(entry: PublishedConfig, *, only_partition: bool = False) -> list[str]:
     """The columns by which rows are made again: with that of the partition, so that a delete is in one partition."""
-    by = entry.partitioning
-    return list(dict.fromkeys((*entry.key, *(() if by is None else (by.column,)))))
-
-
-def traced_keys(
-    entry: PublishedConfig, query: PublishedQuery, schemas: Mapping[str, Schema], changed: Sequence[str]
-) -> tuple[Reach, ...] | str:
-    """How rows of the mirrors reach keys of the result; a reason if this is not certain for one that has `changed`."""
-    reaches = query.reaches_of_keys(schemas, key_column_names(entry))
-    tables = {query.view_names[table]: table for table in changed}
-    unknown = next((r for r in reaches if r.values is None and r.table in tables), None)
-    return reaches if unknown is None else f"{tables[unknown.table]} cannot be traced to keys: {unknown.reason}"
+    by = () if entry.partitioning is None else (entry.partitioning.column,)
+    return list(dict.fromkeys(by if only_partition else (*entry.key, *by)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,24 +470,18 @@ class WorkFinder:
         """Look up partitions by their keys."""
         partition, kind = self._partition(shape)
         keys = [partition.canonical(key, kind) for key in keys]
-        values = frozenset(partition.physical(key, kind) for key in keys)
-        return Work(values, ASKED_FOR, dict.fromkeys(keys, (ASKED_FOR,)))
+        return Work(self._values(keys, shape), ASKED_FOR, dict.fromkeys(keys, (ASKED_FOR,)))
 
     def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: ViewOf) -> Work:
         """Turn a plan into work; all partitions if Spark cannot tell which ones changed rows reach."""
-        if isinstance(plan, MakeKeys):
+        while isinstance(plan, MakeReached):
             try:
-                keyed = self._keyed(spark, plan, shape, views)
+                found = self._reached(spark, plan, shape, views)
             except SPARK_FAILURES as error:
-                keyed = f"Spark cannot find the keys: {spark_message(error)}"
-            if isinstance(keyed, Work):
-                return keyed
-            plan = _not_by_key(plan.otherwise, keyed)
-        if isinstance(plan, MakeReached):
-            try:
-                return self._reached(spark, plan, shape, views)
-            except SPARK_FAILURES as error:
-                plan = MakeAll(f"it is unknown which partitions changed rows reach: {spark_message(error)}")
+                found = f"Spark cannot find the {plan.slices} that changed rows reach: {spark_message(error)}"
+            if isinstance(found, Work):
+                return found
+            plan = plan.instead(found)
         if shape.partition is None or not self.query.depends_on_partition:
             return Work(None, plan.reason)
         return Work(None, plan.reason, dict.fromkeys(self._offered(shape), ()))
@@ -496,92 +492,90 @@ class WorkFinder:
             raise ConfigError(f"published {self.query.name} has no partitions")
         return partition, shape.partition.type
 
-    def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: ViewOf) -> Work:
-        partition, kind = self._partition(shape)
-        why = {partition.canonical(key, kind): [reason] for key, reason in plan.keys.items()}
-        num_changed: dict[str, int] = {}
-        is_reached = False
-        for table in plan.changes:
-            values: set[Any] = set()
-            with self._traces(spark, plan, table, views) as (num_changed[table], traces):
-                for trace in traces:
-                    found = trace.values(spark, [shape.spark_types[partition.column]])
-                    values |= self._values(found, "k0", shape)
-            is_reached |= bool(values)
-            for value in values:
-                why.setdefault(partition.key_of(value, kind), []).append(table)
-        # SQL with :partition is run per offered partition: periods after the last run's must be made even if no change
-        # reaches them, and partitions that the config no longer offers are left as they are.
-        if self.query.depends_on_partition:
-            offered = self._offered(shape)
-            until = self.base.state.until if self.base.state is not None else None
-            if partition.is_time and until is not None:
-                for key in offered:
-                    if partition.period(key).start > partition.period(until).start:
-                        why.setdefault(key, []).append(NEW)
-            why = {key: reasons for key, reasons in why.items() if key in offered}
-        if is_reached:
-            reason = f"changed: {', '.join(table for table, count in num_changed.items() if count)}"
-        else:
-            reason = "partitions were made alone since" if plan.keys else "no change reaches a partition"
-        reasons = {key: tuple(found) for key, found in sorted(why.items())}
-        made = frozenset(partition.physical(key, kind) for key in why)
-        return Work(made, reason + plan.note, reasons, num_changed)
-
-    def _keyed(self, spark: SparkSession, plan: MakeKeys, shape: ResultShape, views: ViewOf) -> Work | str:
-        """The work on single keys; the reason if whole partitions are better."""
-        names, fields = key_column_names(self.entry), {c.name: c for c in shape.columns}
-        columns = KeyColumns(tuple(fields[name] for name in names), tuple(shape.spark_types[name] for name in names))
-        if (reason := columns.why_not()) is not None:
+    def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: ViewOf) -> Work | str:
+        """The work on the slices that changed rows reach; the reason if keys cost more than whole partitions."""
+        by_key = plan.slices == "keys"
+        columns = KeyColumns.of_result(shape, key_column_names(self.entry, only_partition=not by_key))
+        if by_key and (reason := columns.why_not()) is not None:
             return reason
         num_changed: dict[str, int] = {}
         found: dict[str, pa.Table] = {}
         for table in plan.changes:
-            with self._traces(spark, plan, table, views) as (num_changed[table], traces):
-                parts = [columns.of(trace.values(spark, columns.spark_types, MAX_KEYS)) for trace in traces]
-            # a trace with too many keys answers None: then whole partitions are made
-            known = [keys for keys in parts if keys is not None]
-            if len(known) < len(parts):
+            num_changed[table], parts = self._traced(spark, plan, table, columns, views)
+            if any(keys is None for keys in parts):
                 return f"more than {MAX_KEYS:,} keys changed"
-            if known:
-                found[table] = pa.concat_tables(known)
-        keys = ChangedKeys.of(columns, list(found.values()), plan.reaches)
-        tasks: Iterable[FileScanTask] = () if self.table is None else open_table(self.table).scan().plan().tasks
-        values, why = None if keys.rows.num_rows else frozenset[Any](), dict[str, list[str]]()
-        if self.entry.partitioning is not None:
-            partition, kind = self._partition(shape)
-            for table, of_table in found.items():
-                for value in self._values(of_table, partition.column, shape):
-                    why.setdefault(partition.key_of(value, kind), []).append(table)
-            values = frozenset(partition.physical(key, kind) for key in why)
-            tasks = [
-                t for t in tasks if t.data_file.partition and partition.key_of(t.data_file.partition[0], kind) in why
-            ]
-        if (reason := keys.why_not(tasks)) is not None:
-            return reason
-        changed = ", ".join(table for table, of_table in found.items() if of_table.num_rows)
-        reason = f"changed: {changed}" if changed else "no change reaches a key"
-        return Work(values, reason, {k: tuple(why[k]) for k in sorted(why)}, num_changed, keys=keys)
+            if parts:
+                found[table] = pa.concat_tables(map(columns.of, parts))
+        why = self._why(plan, found, shape)
+        values = self._values(why, shape)
+        keys = ChangedKeys.of(columns, list(found.values()), plan.reaches) if by_key else None
+        if keys is not None:
+            if values is None and not keys.rows.num_rows:
+                values = frozenset()
+            tasks = (task for key, task in self._tasks(shape) if values is None or key in why)
+            if (reason := keys.why_not(tasks)) is not None:
+                return reason
+        nothing = "partitions were made alone since" if plan.also else f"no change reaches a {plan.slices[:-1]}"
+        changed = [table for table, of_table in found.items() if of_table.num_rows]
+        reason = f"changed: {', '.join(changed)}" if changed else nothing
+        return Work(values, reason + plan.note, {k: tuple(why[k]) for k in sorted(why)}, num_changed, keys=keys)
 
-    @contextmanager
-    def _traces(
-        self, spark: SparkSession, plan: MakeReached | MakeKeys, table: str, views: ViewOf
-    ) -> Iterator[tuple[int, list[Trace]]]:
-        """The number of changed rows of a table, and queries for the slices that they can have reached."""
+    def _traced(
+        self, spark: SparkSession, plan: MakeReached, table: str, columns: KeyColumns, views: ViewOf
+    ) -> tuple[int, list[pa.Table | None]]:
+        """The number of changed rows of a table, and the slices that each place of it reaches; None for too many keys."""
         view = self.query.view_names[table]
         with view_of_changes(spark, plan.changes[table]) as changed:
-            found = (
-                [r.values for r in plan.reaches if r.table == view and r.values is not None] if changed.count else []
-            )
+            found = [r.values for r in plan.reaches if changed.count and r.table == view and r.values is not None]
             named = {of.name for values in found for of in values.find_all(exp.Table)}
             names = {name: views(of) for of, name in self.query.view_names.items() if name in named}
             names[view + OF_CHANGED] = changed.name
-            yield changed.count, [Trace.of(values, names, changed) for values in found]
+            limit = MAX_KEYS if plan.slices == "keys" else None
+            traces = [Trace.of(values, names, changed) for values in found]
+            return changed.count, [trace.values(spark, columns.spark_types, limit) for trace in traces]
 
-    def _values(self, keys: pa.Table, column: str, shape: ResultShape) -> set[Any]:
-        """Values of the partition field for keys, one of whose columns is that of the partition."""
+    def _why(self, plan: MakeReached, found: Mapping[str, pa.Table], shape: ResultShape) -> dict[str, list[str]]:
+        """The tables whose changed rows reach each partition, by its key."""
+        if self.entry.partitioning is None:
+            return {}
         partition, kind = self._partition(shape)
-        return partition.physical_values(keys.column(column).combine_chunks().cast(arrow_type(kind)), kind)
+        why = {partition.canonical(key, kind): [reason] for key, reason in plan.also.items()}
+        for table, keys in found.items():
+            values = keys.column(partition.column).combine_chunks().cast(arrow_type(kind))
+            for value in partition.physical_values(values, kind):
+                why.setdefault(partition.key_of(value, kind), []).append(table)
+        return self._of_offered(why, shape) if self.query.depends_on_partition else why
+
+    def _values(self, keys: Iterable[str], shape: ResultShape) -> frozenset[Any] | None:
+        """Values of the partition field; None without partitions."""
+        if self.entry.partitioning is None:
+            return None
+        partition, kind = self._partition(shape)
+        return frozenset(partition.physical(key, kind) for key in keys)
+
+    def _tasks(self, shape: ResultShape) -> Iterator[tuple[str, FileScanTask]]:
+        """The files of the table, each with the key of its partition."""
+        for task in () if self.table is None else open_table(self.table).scan().plan().tasks:
+            if self.entry.partitioning is None:
+                yield "", task
+            elif task.data_file.partition:  # a misfit, which has none, is reported when the table is written
+                partition, kind = self._partition(shape)
+                yield partition.key_of(task.data_file.partition[0], kind), task
+
+    def _of_offered(self, why: dict[str, list[str]], shape: ResultShape) -> dict[str, list[str]]:
+        """Reasons for SQL that runs per offered partition.
+
+        Periods after the last run's must be made even if no change reaches them, and partitions that the config no longer
+        offers are left as they are.
+        """
+        partition, _ = self._partition(shape)
+        offered = self._offered(shape)
+        until = self.base.state.until if self.base.state is not None else None
+        if partition.is_time and until is not None:
+            for key in offered:
+                if partition.period(key).start > partition.period(until).start:
+                    why.setdefault(key, []).append(NEW)
+        return {key: reasons for key, reasons in why.items() if key in offered}
 
     def _offered(self, shape: ResultShape) -> list[str]:
         """Existing partitions, for SQL that runs for each of them: the configured ones, and those in the table."""
@@ -599,8 +593,4 @@ class WorkFinder:
                     f"published {self.query.name}: start: {self.entry.start} lies in the future: the last {partition.unit} by now is {last}"
                 )
             found = partition.keys(f"{self.entry.start}..{last}")
-        if self.table is not None and self.base.snapshot_id is not None:
-            tasks = open_table(self.table).scan().plan().tasks
-            # files without this partition have none: a misfit is reported when the table is written
-            found += [partition.key_of(task.data_file.partition[0], kind) for task in tasks if task.data_file.partition]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, *(key for key, _ in self._tasks(shape))]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
-from nevermore.pipelines.publish.audit import Verdict
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.publish_commit import Mode
 from nevermore.scan_core import ScanMetrics
 
@@ -80,7 +80,7 @@ class PublishReport:
     delete_rows: int = 0
     leftover_files: int = 0
     is_unchecked: bool = False
-    checks: tuple[Verdict, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     indexes: IndexUpdate | None = None
     changed_keys: int | None = None
 
@@ -155,7 +155,7 @@ def joined(reports: Sequence[PublishReport]) -> PublishReport:
             before = reads.get(table)
             reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
     partitions = tuple(key for report in reports for key in report.partitions or ())
-    checks: list[Verdict] = []
+    checks: list[CheckResult] = []
     for report in reports:  # those of the mirrors are the same for all
         checks += [verdict for verdict in report.checks if verdict not in checks]
     counts = ("rows", "data_files", "bytes_written", "copied_rows", "delete_rows", "leftover_files")

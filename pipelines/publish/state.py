@@ -14,7 +14,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.positions import ERASED, ancestors, summary_properties
-from nevermore.pipelines.publish.publish_commit import MODE, Mode
+from nevermore.pipelines.publish.publish_commit import MODE, PARTITIONS, Mode
 from nevermore.scan_core import Scan, open_table
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 STATE = "nevermore.published-state"
 """Key in a summary: what all rows of the table reflect, as JSON."""
-PARTITIONS = "nevermore.partitions"
-"""Key in a summary: keys of partitions that were made alone, as JSON."""
 QUERY = "nevermore.query"
 """Key in a summary: hash of the SQL and of every setting that affects its result."""
 

@@ -14,11 +14,11 @@ from nevermore.assets.definitions import change_log_assets, mirror_asset
 from nevermore.assets.project import NevermoreResource as Project
 from nevermore.assets.project import change_log_key, mirror_key
 from nevermore.checks.asset_checks import check_metadata, check_result, mirror_asset_checks
-from nevermore.checks.comparison import CheckResult
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import open_table
 from tests.support.shop_project import ShopProject
 

@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from nevermore.checks import equality
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.equality import row_results
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
+from nevermore.pipelines.publish.audit import CheckResult
 from tests.support.iceberg_json import Column, Partition, list_of, struct
 from tests.support.table_builder import BuiltFile, TableBuilder
 
@@ -85,11 +82,6 @@ def shop(folder: Path, *, partitioned: bool = False, version: int = 2) -> tuple[
         tables.apply([(4, "us", 60), (1, "eu", 11)], deletes=[(3, "us")]),
     ]
     return tables, batches
-
-
-def compare_in_a_file(patch: pytest.MonkeyPatch) -> None:
-    """Let checks keep the rows of every table, however small, in a database file."""
-    patch.setattr(equality, "FILE_SHARE", 2**40)
 
 
 def mirror_equals_reference(subject: Subject) -> CheckResult:

@@ -9,7 +9,6 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.equality import ROW_CHECKS, MirrorRows
 from nevermore.checks.mirror_checks import checks_of, mirror_subject, run_checks
 from nevermore.checks.reference.sql_columns import private_database
@@ -18,6 +17,7 @@ from nevermore.pipelines.errors import AdoptedRowsError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.maintain.adoption import adopt
 from nevermore.pipelines.maintain.replay import resync, resync_from
+from nevermore.pipelines.publish.audit import CheckResult
 from tests.pipelines.project import Project, event
 
 NAME = "shop.products"
@@ -155,11 +155,11 @@ def test_lost_adopted_row_fails_the_check(tmp_path: Path) -> None:
     two_changes(project)
     subject = mirror_subject(config_of(project), NAME)
     assert subject is not None
-    with private_database(in_file=False) as database:
+    with private_database() as database:
         lost = MirrorRows(subject, database)
         lost.__dict__["engine"] = replace(lost.engine, sql=f"(FROM {lost.engine.sql} OFFSET 1)")
         lost.__dict__["files"] = lost.engine
-        found = ROW_CHECKS["mirror_equals_reference"](lost).result("mirror_equals_reference")
+        found = ROW_CHECKS["mirror_equals_reference"](lost)
     assert not found.passed
     assert found.details == ["1 row of its change log not returned"]
 

@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nevermore.checks.comparison import CheckResult, compare
+from nevermore.checks.comparison import compare
+from nevermore.pipelines.publish.audit import CheckResult
 
 NAN = float("nan")
 NESTED = pa.list_(pa.struct([("x", pa.float64()), ("m", pa.map_(pa.string(), pa.float32()))]))

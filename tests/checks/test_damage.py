@@ -122,7 +122,7 @@ def test_whole_table_of_ours_has_no_damage_and_says_what_no_checksum_covers(ours
     parts = {f.kind: f.parts for f in found.unprotected}
     assert parts.keys() == {"metadata", "manifest list", "manifest", "data file", "delete file"}
     assert parts["data file"] == parts["delete file"] == ("footer, page headers, page index, Bloom filters",)
-    assert found.num_files == {
+    assert found.files == {
         "metadata": 1,
         "manifest list": 1,
         "manifest": 3,

@@ -10,12 +10,12 @@ from uuid import UUID
 import orjson
 import pytest
 
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.manifest_facts import NAME, manifests_match_files
 from nevermore.checks.mirror_checks import run_checks, snapshot_results
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import open_table
 from tests.pipelines.project import Project, event
 from tests.support.avro_edit import rewrite_avro

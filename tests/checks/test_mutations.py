@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from nevermore import scan_core
-from nevermore.checks.comparison import CheckResult
 from nevermore.checks.configured import quarantine_is_small, schema_matches
 from nevermore.checks.mirror_checks import KEYED_CHECKS, MIRROR_CHECKS, results_of
 from nevermore.checks.subject import Subject
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core.deletes.filter import EqualityFilter
 from nevermore.scan_core.plan import delete_index, planner
 from tests.checks.faults import FAULTS, Fault
 from tests.checks.mirror_tables import (
     MirrorTables,
-    compare_in_a_file,
     key_is_unique,
     mirror_equals_reference,
     no_deleted_row_reappears,
@@ -187,13 +186,8 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
 REAL_CHECKS = {name: check for name, check in MIRROR_CHECKS.items() if name in KEYED_CHECKS}
 
 
-@pytest.mark.parametrize("in_buckets", [False, True], ids=["whole", "in buckets"])
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{f.where}: {f.what}" for f in FAULTS])
-def test_a_seeded_fault_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, *, in_buckets: bool
-) -> None:
-    if in_buckets:
-        compare_in_a_file(monkeypatch)
+def test_a_seeded_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     tables, batches = shop(tmp_path, partitioned=fault.partitioned, version=fault.version)
     if fault == FAULTS[0] or fault.partitioned or fault.version > 2:
         assert all(result.passed for result in results_of(tables.subject(), list(REAL_CHECKS)))

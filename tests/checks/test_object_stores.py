@@ -13,7 +13,6 @@ from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.publish.refresh import publish
 from tests.checks.faults import lose_the_last_row
-from tests.checks.mirror_tables import compare_in_a_file
 from tests.pipelines.project import event, product
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.spark_session import SPARK_TEST
@@ -46,12 +45,7 @@ def project(tmp_path: Path) -> Iterator[Config]:
         yield config
 
 
-@pytest.mark.parametrize("in_buckets", [False, True], ids=["whole", "in buckets"])
-def test_rows_in_an_object_store_are_compared_with_both_references(
-    project: Config, monkeypatch: pytest.MonkeyPatch, *, in_buckets: bool
-) -> None:
-    if in_buckets:
-        compare_in_a_file(monkeypatch)
+def test_rows_in_an_object_store_are_compared_with_both_references(project: Config) -> None:
     found = {r.name: r for r in run_checks(project, "shop.products", all_checks_of(project, "shop.products"))}
     found.pop("scans_are_fast")  # of two commits of one row
     assert [result for result in found.values() if not result.passed or result.details] == []
@@ -61,12 +55,7 @@ def test_rows_in_an_object_store_are_compared_with_both_references(
     assert all(result.passed for result in snapshot_results(project, "shop.products").results.values())
 
 
-@pytest.mark.parametrize("in_buckets", [False, True], ids=["whole", "in buckets"])
-def test_a_fault_in_an_object_store_is_found(
-    project: Config, monkeypatch: pytest.MonkeyPatch, *, in_buckets: bool
-) -> None:
-    if in_buckets:
-        compare_in_a_file(monkeypatch)
+def test_a_fault_in_an_object_store_is_found(project: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_the_last_row(monkeypatch)
     (found,) = run_checks(project, "shop.products", ["mirror_equals_reference"])
     assert found.details[:2] == ["1 row of its own files not returned", "1 row of its change log not returned"]
@@ -76,15 +65,12 @@ def test_a_fault_in_an_object_store_is_found(
 @pytest.mark.slow
 @SPARK_TEST[0]
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("in_file", [False, True], ids=["in memory", "in a database file"])
 def test_rows_published_to_an_object_store_are_compared_with_duckdb(
-    project: Config, monkeypatch: pytest.MonkeyPatch, *, in_file: bool
+    project: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if in_file:
-        monkeypatch.setattr(published_equality, "FILE_SHARE", 2**40)
     name = "shop.names"
     report = publish(project, name, auditor=ProjectAuditor())
-    assert {verdict.check: verdict.passed for verdict in report.checks if verdict.table == name} == {
+    assert {verdict.name: verdict.passed for verdict in report.checks if verdict.table == name} == {
         "published_rows_are_complete": True, "manifests_match_files": True, "published_equals_duckdb": True
     }  # fmt: skip
     found = {result.name: result for result in check_published(project, name)}

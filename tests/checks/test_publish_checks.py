@@ -21,7 +21,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
-from nevermore.pipelines.publish.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
+from nevermore.pipelines.publish.audit import CHECKS, UNCHECKED, CheckFailedError, CheckResult, StagedRows
 from nevermore.pipelines.publish.publish_commit import StagedSnapshot
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.scan_core import open_table
@@ -53,7 +53,7 @@ def write_behind_the_log(project: ShopProject, **row: Any) -> None:
     delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
 
 
-def audit(project: ShopProject) -> list[Verdict]:
+def audit(project: ShopProject) -> list[CheckResult]:
     scan = open_table(mirror(project)).scan()
     return list(ProjectAuditor().mirrors(project.config, {ORDERS: scan}))
 
@@ -68,7 +68,7 @@ def test_a_mirror_that_fails_its_checks_is_not_published(project: ShopProject) -
     with pytest.raises(CheckFailedError, match=r"shop\.orders fails mirror_equals_reference") as refused:
         publish(project.config, NAME, auditor=ProjectAuditor())
     assert "--unchecked" in str(refused.value)
-    assert [v.check for v in refused.value.verdicts if not v.passed] == ["mirror_equals_reference"]
+    assert [v.name for v in refused.value.verdicts if not v.passed] == ["mirror_equals_reference"]
     assert find_table(open_catalog(project.config), NAME) is None
     assert len(mirror(project).metadata.snapshots) == snapshots + 1  # results are no commits
 
@@ -116,7 +116,7 @@ def test_a_check_by_hand_is_the_result_that_a_publication_finds(project: ShopPro
     config = project.config
     found = {result.name: result.passed for result in run_checks(config, ORDERS, checks_of(config, ORDERS))}
     (kept,) = files(project)
-    assert {v.check: v.passed for v in audit(project)} == found | {"no_key_is_stale": True}
+    assert {v.name: v.passed for v in audit(project)} == found | {"no_key_is_stale": True}
     assert files(project) == [kept]
 
 
@@ -232,7 +232,7 @@ def test_a_manifest_that_lies_of_staged_rows_keeps_them_from_being_published(tmp
 class Lying(ProjectAuditor):
     """Asks all checks, after a manifest of the staged rows was damaged."""
 
-    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[CheckResult]:
         lie(staged.staged.table, staged.staged.committed.snapshot_id, "partition")
         return super().rows(config, staged)
 
@@ -245,7 +245,7 @@ def test_a_publication_and_the_command_ask_manifests_of_the_published_table(
 ) -> None:
     with pytest.raises(CheckFailedError, match="manifests_match_files") as refused:
         publish(project.config, NAME, auditor=Lying())
-    assert MANIFESTS in {v.check for v in refused.value.verdicts if not v.passed and v.table == NAME}
+    assert MANIFESTS in {v.name for v in refused.value.verdicts if not v.passed and v.table == NAME}
     report = publish(project.config, NAME, auditor=ProjectAuditor())
     assert [v.passed for v in report.checks if v.table == NAME] == [True, True, True]
 

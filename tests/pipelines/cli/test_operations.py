@@ -22,7 +22,8 @@ from nevermore.pipelines.iceberg.commit import RowDelta, everything
 from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from nevermore.pipelines.ingest import quarantine_replay
 from nevermore.pipelines.maintain import replay
-from nevermore.pipelines.publish.state import PARTITIONS, SOURCE
+from nevermore.pipelines.publish.publish_commit import PARTITIONS
+from nevermore.pipelines.publish.state import SOURCE
 from nevermore.scan_core import NestedField, PrimitiveType
 
 Run = Callable[..., tuple[int, str, str]]

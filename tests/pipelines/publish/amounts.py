@@ -14,8 +14,15 @@ from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter
-from nevermore.pipelines.publish.publish_commit import Mode, Publication, Published, PublishedTarget, StagedSnapshot
-from nevermore.pipelines.publish.state import PARTITIONS, SOURCES, appended, partitions_json, remembered
+from nevermore.pipelines.publish.publish_commit import (
+    PARTITIONS,
+    Mode,
+    Publication,
+    Published,
+    PublishedTarget,
+    StagedSnapshot,
+)
+from nevermore.pipelines.publish.state import SOURCES, appended, partitions_json, remembered
 from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
 from nevermore.scan_core import open_table
 

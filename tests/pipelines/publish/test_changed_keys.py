@@ -113,7 +113,7 @@ def test_the_auditor_compares_whole_partitions(tmp_path: Path, spark: SparkSessi
     report = publish(config, NAME, auditor=ProjectAuditor())
     assert report.changed_keys == 1
     assert all(verdict.passed for verdict in report.checks)
-    verdict = next(v for v in report.checks if v.check == "published_equals_duckdb")
+    verdict = next(v for v in report.checks if v.name == "published_equals_duckdb")
     assert verdict.compared["rows published"] == 1, verdict
     assert all(result.passed for result in check_published(config, NAME))
 
@@ -124,7 +124,7 @@ def test_the_auditor_compares_whole_partitions(tmp_path: Path, spark: SparkSessi
         (
             "select cast(at as date) as day, max(id) as id from shop.orders group by 1",
             ["id"],
-            "not by key: shop.orders cannot",
+            "not by key: shop.orders changed, and its rows cannot",
         ),
         ("select cast(at as date) as day, cast(id as double) as id from shop.orders", ["id"], "id is double"),
     ],
