@@ -77,6 +77,7 @@ tables:
     owners: [team:shop]
     source: {type: files, path: "landing/orders/*.jsonl", format: debezium-json}
     key: [id]
+    deletes: equality                    # as Flink leaves them; without this line, every engine reads the table
     types: {amount: "decimal(12, 2)", ordered_at: timestamptz}
     partition_by: ["day(ordered_at)"]
     column_descriptions:

@@ -8,6 +8,7 @@ Ratios that this run did not measure are kept from the file under git.
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from benchmarks.race import chosen
@@ -99,14 +100,16 @@ def plot(ratios: Sequence[Ratio], path: Path) -> None:
     shown = [ratio for ratio in ratios if ratio.goal]
     figure, axes = plt.subplots(figsize=(9, 0.8 + 0.28 * len(shown)), layout="constrained")
     values = [min(r.wall, r.cpu or r.wall) / (r.goal or math.nan) for r in shown]
-    colours = ["tab:green" if r.met else "tab:red" for r in shown]
+    colours = ["#2a9d5c" if r.met else "#d64545" for r in shown]
+    names = [shorten(f"{r.case}: {r.ours} / {r.against}", 80, placeholder=" ...") for r in shown]
     axes.barh(range(len(shown)), [math.log10(value) for value in values], color=colours)
-    axes.set_yticks(range(len(shown)), [f"{r.case}: {r.ours} / {r.against}" for r in shown], fontsize=7)
+    axes.set_yticks(range(len(shown)), names, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     ticks = [-2, -1, math.log10(0.5), 0, math.log10(2), 1]
     axes.set_xticks(ticks, [f"{10**tick:.2g}" for tick in ticks])
-    axes.set_xlabel("ratio over its goal (1 = just met, left is better)")
+    axes.set_xlabel("ratio / goal; left of 1 is better")
+    axes.margins(y=0.01)
     metadata: dict[str, Any] = {"Date": None}
     figure.savefig(path, metadata=metadata)
 

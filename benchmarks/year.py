@@ -3,6 +3,9 @@
 python -m benchmarks.year simulated     525,600 commits of three key shapes, decided by the code of `compact: auto`; plots docs/year-of-commits.svg
 python -m benchmarks.year real          600 commits of each shape that are made and compacted, scans timed, all bytes counted
 
+Both with `deletes: converted`, the default, which converts deletes once they are as old as the commits between two decisions, and
+with `deletes: equality`.
+
 The simulation holds files as numbers: sizes, rows, dead rows by what each commit updates. What to rewrite, and what a scan costs, is
 computed by `pipelines/maintain/compact.py` from them; the sizes of files are those of files that are written first. `real` compares the
 same estimate with seconds of CPU, and counts manifests and metadata.
@@ -12,9 +15,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
+from time import process_time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +26,7 @@ import numpy as np
 
 from benchmarks.compact import INITIAL_ROWS, Mirror, scan, seconds_of
 from benchmarks.race import chosen
+from nevermore.pipelines.iceberg.conversion import keep_converted
 from nevermore.pipelines.maintain.compact import (
     CompactSettings,
     Costs,
@@ -49,6 +54,7 @@ MANIFEST_BYTES = 20_000
 POSITIONS_BYTES = (1_500.0, 1.5)
 """Bytes of a file of positions, and of each position in it, as `real` finds."""
 REAL_COMMITS = 600
+STEPS = "made", "deletes converted", "compacted"
 PLOT = Path(__file__).parent.parent / "docs" / "year-of-commits.svg"
 _SPEC = PartitionSpec(0, ())
 
@@ -102,6 +108,7 @@ class _Year:
     sizes: Sizes
     files: list[_File] = field(default_factory=list)
     deletes: list[tuple[int, int]] = field(default_factory=list)
+    is_converted: bool = True
     commits: int = 0
     ingested: float = 0.0
     rewritten: float = 0.0
@@ -205,7 +212,7 @@ class _Year:
                 file.live[0] *= self.surviving
         self.surviving = 1.0
         tasks = self.tasks()
-        if pays_conversion(
+        if self.is_converted or pays_conversion(
             debts_of(cast("ScanPlan", SimpleNamespace(tasks=tasks)), costs, lambda found: [0] * len(found))
         ):
             self._convert()
@@ -234,6 +241,8 @@ class _Year:
 
     def _convert(self) -> None:
         """Positions in the place of keys: of each file with new dead rows all positions are written."""
+        if not self.deletes or self.deletes[-1][0] <= max(file.converted for file in self.files):
+            return
         self.conversions += 1
         for file in self.files:
             if self._met_by(file) and file.dead > file.known_dead + 0.5:
@@ -278,9 +287,9 @@ Point = tuple[float, float, float]
 """The day, a scan over that of the compacted table, and the bytes rewritten per byte ingested so far."""
 
 
-def follow(shape: str, commits: int) -> tuple[str, list[Point]]:
+def follow(shape: str, commits: int, *, is_converted: bool = True) -> tuple[str, list[Point]]:
     """Make many commits of one shape; a summary, and what every decision found."""
-    year = _Year(shape, Sizes.measured(as_uuid=shape == "random UUID"))
+    year = _Year(shape, Sizes.measured(as_uuid=shape == "random UUID"), is_converted=is_converted)
     year.begin()
     points: list[Point] = []
     following, best = EVERY, 0.0
@@ -294,7 +303,7 @@ def follow(shape: str, commits: int) -> tuple[str, list[Point]]:
         points.append((number / 1_440, now / best, rewritten))
     ratios = [ratio for _, ratio, _ in points]
     summary = (
-        f"{shape}: scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f}, at the end {ratios[-1]:.2f} of {best:.1f} s; "
+        f"{shape}, {_mode(is_converted=is_converted)}: scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f}, at the end {ratios[-1]:.2f} of {best:.1f} s; "
         f"{points[-1][2]:.2f} bytes rewritten per byte ingested, of which {MANIFEST_BYTES * commits / year.ingested:.2f} manifests; "
         f"{year.ingested / 1e9:.1f} GB ingested, {year.conversions:,} conversions, {len(year.files):,} data files and "
         f"{len(year.deletes):,} equality-delete files at the end"
@@ -307,8 +316,12 @@ def simulated(commits: int = COMMITS) -> None:
     found: dict[str, list[Point]] = {}
     for shape in UPDATED:
         summary, found[shape] = follow(shape, commits)
-        print(summary, flush=True)
+        print(summary, follow(shape, commits, is_converted=False)[0], sep="\n", flush=True)
     plot(found)
+
+
+def _mode(*, is_converted: bool) -> str:
+    return "converted" if is_converted else "equality"
 
 
 def plot(found: Mapping[str, Sequence[Point]]) -> None:
@@ -343,18 +356,24 @@ def plot(found: Mapping[str, Sequence[Point]]) -> None:
 
 def real(commits: int = REAL_COMMITS) -> None:
     """Commits that are made, compacted and scanned."""
-    random = np.random.default_rng(5)
-    for shape in UPDATED:
+    for shape, is_converted in product(UPDATED, (True, False)):
+        random = np.random.default_rng(5)
         with tempfile.TemporaryDirectory() as folder:
             mirror = Mirror(Path(folder), as_uuid=shape == "random UUID")
             mirror.commit(np.arange(INITIAL_ROWS), np.arange(0))
-            first, rewritten, runs, ratios = mirror.written, 0, 0, []
+            first, rewritten, runs, ratios, spent = mirror.written, 0, 0, [], [0.0, 0.0, 0.0]
             for number in range(1, commits + 1):
-                mirror.commit(*_keys(shape, number, random))
+                keys, begins = _keys(shape, number, random), [process_time()]
+                mirror.commit(*keys)
+                begins.append(process_time())
+                if number % EVERY == 0 and is_converted and (done := keep_converted(mirror.table())):
+                    rewritten += done.added_bytes
+                begins.append(process_time())
                 if number % EVERY == 0:
                     report = compact(mirror.table(), CompactSettings(is_automatic=True, key=("id",)))
                     rewritten += report.bytes_after
                     runs += report.has_changed
+                spent = [a + b - c for a, b, c in zip(spent, [*begins[1:], process_time()], begins, strict=True)]
                 if number % max(commits // 6, 1) == 0:
                     now = seconds_of(partial(scan, mirror.table()), 3)
                     best = seconds_of(partial(scan, mirror.compacted_copy()), 3)
@@ -365,9 +384,10 @@ def real(commits: int = REAL_COMMITS) -> None:
             }
             ingested = mirror.written - first
             print(
-                f"{shape}: {commits} commits, scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f} (CPU); bytes per byte "
+                f"{shape}, {_mode(is_converted=is_converted)}: {commits} commits, scan / compacted at most {max(ratios):.2f}, median {median(ratios):.2f} (CPU); bytes per byte "
                 f"ingested: {rewritten / ingested:.2f} rewritten in {runs} runs, {sizes['.avro'] / ingested:.2f} manifests "
-                f"({sizes['.avro'] / commits:,.0f} a commit), {sizes['.metadata.json'] / ingested:.2f} metadata files, all snapshots kept",
+                f"({sizes['.avro'] / commits:,.0f} a commit), {sizes['.metadata.json'] / ingested:.2f} metadata files, all snapshots kept; ms a commit: "
+                + ", ".join(f"{name} {1000 * s / commits:.1f}" for name, s in zip(STEPS, spent, strict=True)),
                 flush=True,
             )
 

@@ -454,7 +454,7 @@ def results() -> str:
             "## Compared with other products\n",
             "*count* counts all rows, *aggregate* aggregates four columns, *needle* finds a few rows with a selective filter. `dense_ints` has "
             "deletes by consecutive integers, `two_strings` by two string columns, `wide_120` has 120 columns. `native` and `python` are "
-            "[readers in Spark](spark.md#the-two-readers).\n",
+            "[readers in Spark](spark-readers.md#the-two-readers).\n",
             comparison(ratios) + "\n",
             "## Goals that are missed\n",
             "Ratios are our time divided by the other's; lower is better. D is the decode floor: the time that pyarrow needs to decode exactly "

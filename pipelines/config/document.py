@@ -64,7 +64,7 @@ tables:
       path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
       format: debezium-json
     key: [id]
-    deletes: converted                   # each run leaves positions of deleted rows, which every engine reads; equality: keys
+    # deletes: converted                 # each run leaves positions of deleted rows, which every engine reads; equality: keys
     # order_by: position                 # or paths in the event that order the events of a key: [source.lsn]
     # types: {price: "decimal(10,2)"}    # if the feed does not declare them, or to override them
     # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour

@@ -236,8 +236,8 @@ class TableConfig(AssetConfig):
         index: indexes that are kept up to date.
         maintenance: what is done to keep the mirror fast and small; `keep_...` also apply to its change log and its quarantine.
         format_version: Iceberg format version of the mirror, 2 or 3; a table of version 2 is upgraded with its next commit.
-        deletes: how deleted rows are recorded. `equality`: by key, the cheapest to write. `converted`: by key, and every run replaces
-            the keys by the positions of the rows, which every engine reads fast. `vectors`: by deletion vectors from the first
+        deletes: how deleted rows are recorded. `converted`: by key, and every run replaces the keys by the positions of the rows,
+            which every engine reads fast. `equality`: by key, the cheapest to write. `vectors`: by deletion vectors from the first
             commit on; requires format version 3.
         convert_after: with `deletes: converted`, a continuous run converts once a delete is older than this; other runs convert
             at their end.
@@ -285,7 +285,7 @@ class TableConfig(AssetConfig):
     index: IndexConfig | None = None
     maintenance: MaintenanceConfig = MaintenanceConfig()
     format_version: Literal[2, 3] = 2
-    deletes: Literal["equality", "converted", "vectors"] = "equality"
+    deletes: Literal["equality", "converted", "vectors"] = "converted"
     convert_after: Seconds = DEFAULT_CONVERT_AFTER_SECONDS
     ingest: IngestConfig = IngestConfig()
     commit_rows: Count = DEFAULT_COMMIT_ROWS

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from nevermore.pipelines.errors import PipelineError, SourceError
+from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
@@ -170,7 +170,8 @@ def keep_converted(
     try:
         return convert(table, options)
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their delete files
-        _log.warning("deletes were not converted", exc_info=error)
+        overtaken = isinstance(error, CommitConflictError)  # by a writer that converts them with its own
+        _log.log(logging.INFO if overtaken else logging.WARNING, "deletes were not converted", exc_info=error)
         known = isinstance(error, PipelineError | ScanError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         return ConversionReport(".".join(table.name()), None, None, warning=text)

@@ -160,9 +160,6 @@ def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, 
         own.append("    source:" + (f" &{anchor}" if anchor is not None and table.is_ready else ""))
         own += [f"      {name}: {_value(value)}" for name, value in source.items()]
     own += [f"    {name}: {_value(value)}" for name, value in table.settings.items()]
-    own.append(
-        "    deletes: converted   # each run leaves positions of deleted rows, which every engine reads; equality: keys"
-    )
     if table.columns:
         text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
         own += [

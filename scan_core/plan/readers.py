@@ -64,6 +64,7 @@ def readers_of(metadata: TableMetadata, io: FileIOConfig) -> Iterator[Reader]:
             continue
         feature, verdict, _, why, mend = rules[0]
         yield Reader(engine, verdict, f"{why}: {found[feature].rpartition('/')[2]}", mend)
+    yield from (Reader(engine, UNTRIED) for engine in ("StarRocks", "Doris"))
 
 
 def _features(metadata: TableMetadata, io: FileIOConfig) -> Mapping[str, str]:

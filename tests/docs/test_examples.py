@@ -24,7 +24,7 @@ PAGES = [
     page for page in sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")}) if page.stem not in FEEDS
 ]
 NOTEBOOK = REPOSITORY / "docs" / "notebook.ipynb"
-SLOW_PAGES = {"incremental", "publishing", "runtime-filters", "spark", "tutorial"}
+SLOW_PAGES = {"incremental", "publishing", "runtime-filters", "spark", "spark-readers", "tutorial"}
 """Pages that start Spark again and again."""
 
 INTERPRETER = """

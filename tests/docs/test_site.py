@@ -89,7 +89,7 @@ QUESTIONS = {
     "what happens to a column that is dropped?": "how-changes-are-applied.html#what-happens-to-a-column-that-is",
     "what does exit code 3 mean?": "promises.html#exit-codes",
     "how do I undo a wrong ingest?": "recover.html",
-    "why is my check red?": "checks.html#why-is-my-check-red",
+    "why is my check red?": "red-check.html",
     "does it need Java?": "faq.html#does-it-need-java-spark-or-dagster",
     "how do I mirror RDS PostgreSQL?": "postgresql.html#amazon-rds-and-aurora",
     "how do I delete a person's data?": "erase.html",

@@ -34,7 +34,8 @@ class Project:
 
     def write(self, tables: dict[str, Any], **options: Any) -> None:
         source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": options}
-        document = {"tables": {name: {"source": source, **table} for name, table in tables.items()}}
+        defaults = {"source": source, "deletes": "equality"}  # so that tests see the deletes as commits write them
+        document = {"tables": {name: {**defaults, **table} for name, table in tables.items()}}
         (self.folder / "nevermore.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
     def land(self, name: str, lines: Iterable[str]) -> None:

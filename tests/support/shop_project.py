@@ -16,13 +16,16 @@ tables:
   shop.orders:
     source: {type: files, path: "landing/orders/*.jsonl", format: debezium-json}
     key: [id]
+    deletes: equality
     types: {amount: double, day: date}
   shop.customers:
     source: {type: files, path: "landing/people/*.jsonl", format: debezium-json}
     key: [id]
+    deletes: equality
   shop.suppliers:
     source: {type: files, path: "landing/people/*.jsonl", format: debezium-json}
     key: [id]
+    deletes: equality
 published:
   shop.daily:
     partition: day

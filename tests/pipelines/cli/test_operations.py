@@ -36,6 +36,7 @@ tables:
     key: [id]
     types: {id: long, price: "%s"}
     commit_interval: 100ms
+    deletes: equality
 """
 
 
@@ -400,7 +401,7 @@ def test_properties_of_the_config_are_set_with_the_next_commit(project: Project)
     for wrong in ("{nevermore.key: x}", "{format-version: 3}"):
         configure(wrong)
         code, _, errors = project.call("status")
-        assert (code, "nevermore.yaml:8" in errors) == (2, True), errors
+        assert (code, "nevermore.yaml:9" in errors) == (2, True), errors
 
 
 # -- run ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What each way of reading in Spark skips: the cells of the table in docs/spark.md."""
+"""What each way of reading in Spark skips: the cells of the table in docs/spark-readers.md."""
 
 from collections.abc import Callable
 from pathlib import Path
