@@ -1,10 +1,9 @@
-"""`nevermore docs`: a folder of pages with the expectations of tables and how their last checks ended, drawn by Great Expectations.
+"""`nevermore docs`: a folder of pages with the expectations of tables and how their last checks ended.
 
-Its pages load styles, scripts and pictures from several servers on the internet; here they load nothing.
+Great Expectations draws their parts; the pages load nothing from elsewhere.
 """
 
 import html
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,31 +24,8 @@ from nevermore.scan_core.io import require_package
 from nevermore.scan_core.parts import Html, escaped, grid, page
 
 INDEX = "index.html"
-_SECTIONS = r"<(script|footer)\b.*?</\1>|<nav class=\"navbar navbar-expand-md.*?</nav>\s*</div>\s*</nav>"
-_FROM_ELSEWHERE = re.compile(rf"{_SECTIONS}|<link\b[^>]*>|url\('https?://[^']*'\)", re.DOTALL)
-_STYLE = """
-:root{color-scheme:light dark}*{box-sizing:border-box}
-body{font:14px/1.45 system-ui,sans-serif;margin:0;padding:1rem;overflow-wrap:anywhere}
-.container-fluid{max-width:75rem;margin:auto}.row{display:flex;flex-wrap:wrap;gap:1rem}
-.row>[class*="col-md-2"]{flex:0 0 13rem}.row>[class*="col-md-10"]{flex:1 1 20rem;min-width:0}.col-12{width:100%}
-.d-flex{display:flex}.card{border:1px solid #8886;border-radius:6px;margin-bottom:1rem}.card-header{background:#8882}
-.card-header,.card-body{padding:.5rem}.nav{list-style:none;margin:0;padding:0}.nav-link{display:block;padding:.2rem .4rem}
-.table-responsive,.table-wrap{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{border:1px solid #8884;padding:.35rem .5rem;text-align:left;vertical-align:top}
-.alert{border:1px solid #8886;border-radius:6px;padding:.5rem .8rem}.badge{background:#8883;border-radius:4px;padding:0 .3rem}
-.text-success{color:#2a9d5c}.text-danger{color:#d64545}.collapse{display:none}.cooltip .top{display:none}
-.fa-check-circle::before{content:"\\2714"}.fa-times::before,.fa-times-circle::before{content:"\\2718"}i{font-style:normal}
-.btn{border:1px solid #8886;border-radius:4px;padding:.2rem .5rem;cursor:pointer}.btn input{display:none}a[href]{color:#2f7fd6}
-h4,h5,h6{font-size:1.05rem;margin:.6rem 0}
-"""
-_SCRIPT = """
-function showAllValidations(){document.querySelectorAll("[hidden]").forEach(e=>e.hidden=false)}
-function hideSucceededValidations(){
-document.querySelectorAll(".hide-succeeded-validation-target-child").forEach(e=>e.parentElement.hidden=true);
-document.querySelectorAll(".hide-succeeded-validation-target").forEach(e=>e.hidden=true);
-document.querySelectorAll(".hide-succeeded-validations-column-section-target-child").forEach(
-e=>e.parentElement.parentElement.hidden=true)}
-"""
+TEMPLATE = Path(__file__).with_suffix(".html")
+"""The page, of the parts that Great Expectations draws. Its own page loads styles, scripts and pictures from several servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +170,8 @@ def _rendered(document: Mapping[str, Any]) -> str:
         loaded = ExpectationSuiteValidationResultSchema().load(dict(document))
         if not isinstance(loaded, ExpectationSuiteValidationResult):
             loaded = ExpectationSuiteValidationResult(**loaded)
-        drawn = DefaultJinjaPageView().render(ValidationResultsPageRenderer(run_info_at_end=True).render(loaded))
-    own = f"<title>{escaped(document['suite_name'])}</title><style>{_STYLE}</style><script>{_SCRIPT}</script></head>"
-    home = f"<body><p><a href='{INDEX}'>All tables</a></p><h1>{escaped(document['suite_name'])}</h1>"
-    text = _FROM_ELSEWHERE.sub("", str(drawn)).replace("Data asset: None", "")
-    text = re.sub(r"<title>.*?</title>|href=\"[^\"#]*\"", "", text, flags=re.DOTALL)  # of pages that are not made
-    return text.replace("</head>", own, 1).replace("<body>", home, 1)
+        drawn = ValidationResultsPageRenderer(run_info_at_end=True).render(loaded)
+        drawn.sections[0].content_blocks[0].subheader = None  # links to a page of the suite, which is not made
+        view = DefaultJinjaPageView(custom_views_directory=TEMPLATE.parent)
+        own = {"table": document["suite_name"], "passed": document["success"], "index": INDEX}
+        return str(view.render(drawn, TEMPLATE.name, **own))

@@ -44,14 +44,10 @@ from nevermore.scan_core.keys.hash import hash_seed as hash_seed
 from nevermore.scan_core.model.exports import lazy_exports as lazy_exports
 from nevermore.scan_core.model.html import Bar as Bar
 from nevermore.scan_core.model.html import Html as Html
-from nevermore.scan_core.model.html import bars as bars
-from nevermore.scan_core.model.html import chain as chain
 from nevermore.scan_core.model.html import escaped as escaped
-from nevermore.scan_core.model.html import facts as facts
 from nevermore.scan_core.model.html import grid as grid
-from nevermore.scan_core.model.html import line_chart as line_chart
 from nevermore.scan_core.model.html import page as page
-from nevermore.scan_core.model.html import section as section
+from nevermore.scan_core.model.html import render as render
 from nevermore.scan_core.plan.explain import partition_text as partition_text
 from nevermore.scan_core.plan.readers import readers_of as readers_of
 from nevermore.scan_core.read.late_filters import late_filters as late_filters

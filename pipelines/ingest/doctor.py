@@ -48,7 +48,9 @@ def examine(config: Config) -> Iterator[Examined]:
         catalog = open_to_look(config)
         file = sqlite_file(config)
         new = f"{file} does not exist yet; the first run creates it"
-        text = new if catalog is None else f"{config.catalog.type}, {len(config.tables)} tables in the config"
+        text = (
+            new if catalog is None else f"{config.catalog.type}, {counted(len(config.tables), 'table')} in the config"
+        )
         yield Examined("catalog", Finding("catalog", "ok", text))
     except (PipelineError, ScanError) as error:
         yield Examined("catalog", Finding("catalog", "failed", str(error)))

@@ -483,7 +483,7 @@ def _files(plan: DrawnPlan) -> Html:
     rest = len(plan.tasks) - len(rows)
     headings = ("file", "partition", "rows", "size", "equality deletes", "position deletes", "vector")
     more = f"<p class=muted>and {rest:,} more files</p>" if rest > 0 else ""
-    return Html(grid(headings, rows, max_rows=MAX_FILES) + more)
+    return grid(headings, rows, max_rows=MAX_FILES) + Html(more)
 
 
 def _row(plan: DrawnPlan, task: FileScanTask) -> Sequence[object]:
