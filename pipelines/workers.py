@@ -5,7 +5,7 @@ Compiled kernels, Arrow, decompression and file access run outside of Python's g
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,26 +58,6 @@ def done_here(task: Callable[[], T]) -> Future[T]:
     except Exception as error:  # noqa: BLE001 - raised where the result is asked for
         done.set_exception(error)
     return done
-
-
-def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of tasks in their order. Idle threads of this run take some of them; the caller does what is left.
-
-    Raises:
-        Exception: what the first task that fails raises, when all that have begun have ended.
-    """
-    pool = _POOL.get()
-    if pool is None or len(tasks) <= 1:
-        return [task() for task in tasks]
-    begun = [pool.submit(task) for task in tasks]
-    try:
-        for place in reversed(range(len(tasks))):
-            if begun[place].cancel():
-                begun[place] = done_here(tasks[place])
-        return [future.result() for future in begun]
-    finally:
-        # a cancelled future counts as done only when a thread comes across it, so those are not waited for
-        wait([future for future in begun if not future.cancel()])
 
 
 def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator[T]:

@@ -1,40 +1,15 @@
 """The changes of a batch as arrays, and the sources of columns that a change did not send (rule 26)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
+from nevermore.pipelines.changes.keys import check_key_types, encode_keys, same_rows
 from nevermore.pipelines.decode.batches import SEND_AGAIN
-from nevermore.pipelines.workers import together
+from nevermore.pipelines.iceberg.row_shape import members_of, single_array, with_columns
 from nevermore.scan_core import Mask, Rows
-
-TAKEN_ROWS = 131_072
-"""Rows that one thread takes at a time."""
-
-
-def taken(columns: Sequence[pa.ChunkedArray], rows: Rows) -> list[pa.ChunkedArray]:
-    """The same ascending rows of columns of equal chunks. All of them are not copied; others are taken chunk by chunk.
-
-    Batches in which each key occurs once take all rows.
-    """
-    if not columns:
-        return []
-    first = columns[0]
-    if len(rows) == len(first) and (rows == np.arange(len(rows))).all():
-        return list(columns)
-    ends = np.cumsum([len(chunk) for chunk in first.chunks], dtype=np.int64)
-    tasks = []
-    for number, begin, end in zip(range(first.num_chunks), np.r_[0, ends[:-1]], ends, strict=True):
-        low, high = np.searchsorted(rows, (begin, end)).tolist()
-        for at in range(low, high, TAKEN_ROWS):
-            chosen = pa.array(rows[at : min(at + TAKEN_ROWS, high)] - begin)
-            tasks += [partial(column.chunk(number).take, chosen) for column in columns]
-    done = together(tasks)
-    return [pa.chunked_array(done[n :: len(columns)], column.type) for n, column in enumerate(columns)]
 
 
 class ChangeArrays:
@@ -58,10 +33,10 @@ class ChangeArrays:
         after = batch.column("after")
         self.is_create = np.asarray(pc.equal(batch.column("op"), "c"), np.bool_)
         self.puts: Mask = np.asarray(after.is_valid(), np.bool_)
-        self.columns = _members(after)
-        old = _members(batch.column("key"))
-        self.old_key = [single_chunk(old[name]) for name in self.key]
-        self.new_key = [single_chunk(self.columns[name]) for name in self.key]
+        self.columns = members_of(after)
+        old = members_of(batch.column("key"))
+        self.old_key = [single_array(old[name]) for name in self.key]
+        self.new_key = [single_array(self.columns[name]) for name in self.key]
         check_key_types(self.old_key)
         self.moves: Mask = self.puts & ~same_rows(self.old_key, self.new_key)
         count = len(self.puts)
@@ -78,13 +53,9 @@ class ChangeArrays:
         return len(self.puts)
 
 
-def _members(structs: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-    return dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
-
-
 def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
     """For each column that some change did not send, the mask of these changes."""
-    lists = single_chunk(unchanged)
+    lists = single_array(unchanged)
     names = lists.flatten()
     if len(names) == 0:
         return {}
@@ -106,51 +77,67 @@ UNRESOLVED_REASON = (
 
 
 class UnsentSources:
-    """For each change and unsent column, the change that has the value; or the mirror has it, or nothing does."""
+    """For each change and unsent column, the change that has the value; or the mirror has it, or nothing does.
+
+    A change whose row was gone when it came has no effect at all, nor have those that depend on it.
+
+    Attributes:
+        alive: mask of the changes that have an effect.
+        dropped: the other ones, by reason.
+        source_of: for each column, the change that has the value of each change.
+        from_mirror: for each column, the changes that take it from the mirror.
+    """
 
     def __init__(
-        self, changes: ChangeArrays, alive: Mask, absent: Mask, *, truncated: bool, ends: Mask | None = None
+        self, changes: ChangeArrays, *, truncated: bool, absent: Mask | None = None, ends: Mask | None = None
     ) -> None:
-        """`ends`: changes that write a row from which later ones take nothing, as it counts as deleted."""
-        self._absent = absent
+        """Find them.
+
+        Args:
+            changes: the changes.
+            truncated: the mirror is empty before them.
+            absent: changes whose row is known to be missing in the mirror.
+            ends: changes that write a row from which later ones take nothing, as it counts as deleted.
+        """
+        self.alive = np.ones(len(changes), np.bool_)
+        self.dropped: list[tuple[Rows, str]] = []
+        self._absent = np.zeros(len(changes), np.bool_) if absent is None else absent
         self._has_moves = bool(changes.moves.any())
         self._truncated = truncated
         puts = changes.puts if ends is None else changes.puts & ~ends
-        self._previous = _previous_touch(changes, alive, puts) if changes.unsent else None
+        while lost := self._resolve(changes, puts):
+            for reason, rows in lost.items():
+                self.dropped.append((rows[self.alive[rows]], reason))
+                self.alive[rows] = False
+
+    def _resolve(self, changes: ChangeArrays, puts: Mask) -> dict[str, Rows]:
+        """Look for the values; returns changes whose row was gone when they came, by reason."""
         self.source_of: dict[str, Rows] = {}
         self.from_mirror: dict[str, Mask] = {}
-        self._lost: dict[str, Rows] = {}
-        for name, unsent in changes.unsent.items():
-            self._resolve(name, unsent & alive & changes.puts)
+        lost: dict[str, Rows] = {}
+        if changes.unsent:
+            previous = _previous_touch(changes, self.alive, puts)
+            for name, mask in changes.unsent.items():
+                if (unsent := mask & self.alive & changes.puts).any():
+                    lost |= self._resolve_column(name, unsent, *previous)
+        return lost
 
-    def unresolved(self) -> dict[str, Rows]:
-        """Changes whose row was gone when they came, by reason."""
-        return self._lost
-
-    def _resolve(self, name: str, unsent: Mask) -> None:
-        if not unsent.any() or self._previous is None:
-            return
-        touch, is_put = self._previous
+    def _resolve_column(self, name: str, unsent: Mask, touch: Rows, is_put: Mask) -> dict[str, Rows]:
         base = unsent & (touch < 0)
         gone = unsent & (touch >= 0) & ~is_put
         missing = base & self._absent
         if self._truncated:
             gone, base = gone | base, np.zeros_like(base)
         pointer = np.where(unsent & ~base & ~gone, touch, np.arange(len(unsent)))
-        while True:
-            jumped = pointer[pointer]
-            if (jumped == pointer).all():
-                break
-            pointer = jumped
-        for lost, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON)):
-            if lost.any():
-                # Without key changes, changes that depend on a lost change are lost, too; otherwise the next round
-                # tells.
-                self._lost[reason.format(name)] = np.flatnonzero(lost if self._has_moves else unsent & lost[pointer])
-        if gone.any() or missing.any():
-            return
-        self.source_of[name] = pointer
-        self.from_mirror[name] = base
+        while (pointer[pointer] != pointer).any():
+            pointer = pointer[pointer]
+        self.source_of[name], self.from_mirror[name] = pointer, base
+        # Without key changes, changes that depend on a lost change are lost, too; otherwise the next round tells.
+        return {
+            reason.format(name): np.flatnonzero(rows if self._has_moves else unsent & rows[pointer])
+            for rows, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON))
+            if rows.any()
+        }
 
 
 def _previous_touch(changes: ChangeArrays, alive: Mask, puts: Mask) -> tuple[Rows, Mask]:
@@ -185,23 +172,22 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
         kept: indices of the wanted changes.
         chosen: which of these to complete.
     """
-    columns = dict(zip(arrays.columns, taken(list(arrays.columns.values()), kept), strict=True))
+    chosen_rows = pa.array(kept)
+    columns = {name: column.take(chosen_rows) for name, column in arrays.columns.items()}
     unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
     for name, source_of in sources.source_of.items():
         source = source_of[kept]
         known = unsent[name] & chosen & ~sources.from_mirror[name][source]
         if known.any():
             columns[name] = pc.if_else(
-                pa.array(known), single_chunk(arrays.columns[name]).take(pa.array(source)), columns[name]
+                pa.array(known), single_array(arrays.columns[name]).take(pa.array(source)), columns[name]
             )
             unsent[name] = unsent[name] & ~known
     kind = table.schema.field("after").type
     present = pa.array(~arrays.puts[kept])
-    after = pa.StructArray.from_arrays([single_chunk(c) for c in columns.values()], fields=list(kind), mask=present)
-    replaced = {"after": after, "unchanged": _lists(unsent, table.schema.field("unchanged").type, table.num_rows)}
-    for name, column in replaced.items():
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    return table
+    after = pa.StructArray.from_arrays([single_array(c) for c in columns.values()], fields=list(kind), mask=present)
+    lists = _lists(unsent, table.schema.field("unchanged").type, table.num_rows)
+    return with_columns(table, {"after": after, "unchanged": lists})
 
 
 def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:

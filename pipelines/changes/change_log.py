@@ -34,7 +34,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
     refresh,
     storage_of,
 )
-from nevermore.pipelines.iceberg.row_shape import python_rows, without_extensions
+from nevermore.pipelines.iceberg.row_shape import python_rows, with_columns, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, without
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_rows
 from nevermore.scan_core import Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
@@ -159,9 +159,8 @@ def truncate(like: ChangeBatch) -> pa.Table:
 def placed(changes: pa.Table, place: str) -> pa.Table:
     """Set the place in the order of `order_by` of all these changes."""
     column = pa.repeat(place, changes.num_rows)
-    if ORDER in changes.column_names:
-        return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
-    return changes.append_column(ORDER, column)
+    known = ORDER in changes.column_names
+    return with_columns(changes, {ORDER: column}) if known else changes.append_column(ORDER, column)
 
 
 def key_of(changes: Changes) -> tuple[str, ...]:

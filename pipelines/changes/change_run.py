@@ -9,15 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from itertools import groupby
+from typing import BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.keys import KeySet, same_rows, single_chunk
+from nevermore.pipelines.changes.keys import KeySet, num_to_truncate, same_rows
 from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.iceberg.row_shape import members_of, single_array
 from nevermore.scan_core.io import spill_folder, user_folder
 from nevermore.scan_core.parts import hash_rows, hash_seed, key_column
 
@@ -240,22 +242,28 @@ def sliced(tables: Iterable[pa.Table], first: int, count: int) -> Iterator[pa.Ta
             return
 
 
+Item = TypeVar("Item")
+
+
+def in_groups(items: Iterable[Item], size_of: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+    """Consecutive items in groups of at most a size; a larger one is alone."""
+    held: list[Item] = []
+    size = 0
+    for item in items:
+        if held and size + size_of(item) > limit:
+            yield held
+            held, size = [], 0
+        held.append(item)
+        size += size_of(item)
+    if held:
+        yield held
+
+
 def gathered(tables: Iterable[pa.Table], limit_bytes: int) -> Iterator[pa.Table]:
     """Join consecutive tables of one schema up to a size limit."""
-    held: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        if held and (size + table.nbytes > limit_bytes or not table.schema.equals(held[0].schema)):
-            yield _joined(held)
-            held, size = [], 0
-        held.append(table)
-        size += table.nbytes
-    if held:
-        yield _joined(held)
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    for held in in_groups(tables, lambda table: int(table.nbytes), limit_bytes):
+        for _, of_schema in groupby(held, key=lambda table: table.schema):
+            yield pa.concat_tables(of_schema)
 
 
 Codes = npt.NDArray[np.int64]
@@ -336,14 +344,19 @@ def spread(
     """
     with closing(SpilledTables()) as spilled:
         for table in tables:
-            codes = part_of(table)
-            order = np.argsort(codes, kind="stable")  # stable: changes of one key keep their order
-            starts = np.searchsorted(codes[order], np.arange(count + 1))
-            rows = table.take(pa.array(order)).combine_chunks()
-            for number in np.flatnonzero(np.diff(starts)).tolist():
-                spilled.append(rows.slice(starts[number], starts[number + 1] - starts[number]), number)
+            for number, rows in by_part(table, part_of(table), count):
+                spilled.append(rows, number)
         for part in spilled.parts():
             yield _gathered(part, limit_bytes, shrink)
+
+
+def by_part(table: pa.Table, codes: Codes, count: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of a table by part, given for each as a number below `count`: each part that has rows, in their order."""
+    order = np.argsort(codes, kind="stable")  # stable: changes of one key keep their order
+    starts = np.searchsorted(codes[order], np.arange(count + 1))
+    rows = table.take(pa.array(order)).combine_chunks()
+    for number in np.flatnonzero(np.diff(starts)).tolist():
+        yield number, rows.slice(starts[number], starts[number + 1] - starts[number])
 
 
 def _gathered(tables: Iterator[pa.Table], limit_bytes: int, shrink: Shrink | None) -> pa.Table:
@@ -374,15 +387,14 @@ def _survey(run: ChangeRun, key: Sequence[str]) -> tuple[int, list[tuple[pa.Tabl
     first = at = 0
     ties: list[tuple[pa.Table, pa.Table]] = []
     for table in run.tables():
-        truncates = np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t")))
-        if len(truncates):
-            first, ties = at + int(truncates[-1]) + 1, []
+        if own := num_to_truncate(table):
+            first, ties = at + own, []
         rows = table.slice(max(0, first - at))
         at += table.num_rows
         if not rows.num_rows:
             continue
         old, new = _members(rows, "key", key), _members(rows, "after", key)
-        moves = np.flatnonzero(np.asarray(pc.is_valid(single_chunk(rows.column("after")))) & ~same_rows(old, new))
+        moves = np.flatnonzero(np.asarray(pc.is_valid(single_array(rows.column("after")))) & ~same_rows(old, new))
         if len(moves):
             chosen = pa.array(moves)
             ties.append(tuple(pa.table([c.take(chosen) for c in side], names=list(key)) for side in (old, new)))
@@ -397,7 +409,7 @@ class _TiedKeys:
         both = pa.concat_tables([old, new])
         self._keys = KeySet(both.columns)
         member = self._keys.find(both.columns)
-        self._parts = hash_codes([single_chunk(c) for c in both.columns], count)[
+        self._parts = hash_codes([single_array(c) for c in both.columns], count)[
             _groups(member[: old.num_rows], member[old.num_rows :], both.num_rows)
         ]
 
@@ -422,6 +434,5 @@ def _groups(left: Codes, right: Codes, count: int) -> Codes:
 
 
 def _members(table: pa.Table, column: str, names: Sequence[str]) -> list[pa.Array]:
-    struct = single_chunk(table.column(column))
-    given = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
+    given = members_of(single_array(table.column(column)))
     return [given[name] for name in names]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.row_shape import member
+from nevermore.pipelines.iceberg.row_shape import encode_rows, member, single_array
 
 Codes = NDArray[np.int64]
 
@@ -23,21 +23,9 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
         SchemaConflictError: a column has a type that keys cannot have (float, double, struct, list, map).
     """
     check_key_types(columns)
-    codes: Codes | None = None
-    limit = 1
-    for column in columns:
-        own, own_limit = _encode_column(column)
-        if codes is None:
-            codes, limit = own, own_limit
-            continue
-        if limit * own_limit >= 2**62:  # the product must fit into 64 bits
-            codes, limit = _dense(codes)
-        codes, limit = codes * own_limit + own, limit * own_limit
-        if limit > max(4 * len(codes), 1_000_000):  # callers allocate arrays of this size
-            codes, limit = _dense(codes)
-    if codes is None:
+    if not columns:
         raise SchemaConflictError("a key needs at least one column")
-    return codes, limit
+    return encode_rows(columns)
 
 
 def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
@@ -49,27 +37,6 @@ def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
     for column in columns:
         if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
             raise SchemaConflictError(f"a key column cannot be of type {column.type}")
-
-
-def _encode_column(column: pa.ChunkedArray | pa.Array) -> tuple[Codes, int]:
-    arrow = column.type
-    if pa.types.is_null(arrow):
-        return np.zeros(len(column), np.int64), 1
-    if pa.types.is_integer(arrow) and column.null_count == 0 and len(column):
-        values = np.asarray(column)
-        low, high = int(values.min()), int(values.max())
-        # Dense integers are used as codes directly, which saves the hash table of a dictionary.
-        if high - low < max(4 * len(values), 1024):
-            return (values - low).astype(np.int64), high - low + 1
-    if pa.types.is_temporal(arrow):
-        column = column.cast(pa.int32() if arrow.bit_width == 32 else pa.int64())
-    encoded = single_chunk(column.dictionary_encode(null_encoding="encode"))
-    return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
-
-
-def _dense(codes: Codes) -> tuple[Codes, int]:
-    encoded = pa.array(codes).dictionary_encode()
-    return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
 
 
 def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> NDArray[np.bool_]:
@@ -125,17 +92,8 @@ class KeySet:
         return found
 
 
-def single_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column as one array; without a copy if it is one already."""
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    array = single_chunk(column)
+    array = single_array(column)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
@@ -155,3 +113,9 @@ def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     gone = pc.is_null(changes.column("after"))
     after = [pc.if_else(gone, b, member(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]
     return pa.concat_tables([pa.table(side, names=list(key)) for side in (before, after)], promote_options="permissive")
+
+
+def num_to_truncate(changes: pa.Table) -> int:
+    """Number of changes up to the last truncate; 0 without any."""
+    places = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
+    return int(places[-1]) + 1 if len(places) else 0

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from nevermore.pipelines.changes.change_run import Changes
-from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched
+from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched, num_to_truncate
 from nevermore.pipelines.decode.batches import ChangeBatch
 from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
@@ -36,12 +36,9 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
     earlier = _earlier(log, changes, key)
     both = pa.concat_tables([earlier, changes]).combine_chunks()
     arrays = ChangeArrays(both, key)
-    alive, nothing = np.ones(len(arrays), np.bool_), np.zeros(len(arrays), np.bool_)
-    while lost := (sources := UnsentSources(arrays, alive, nothing, truncated=False)).unresolved():
-        for rows in lost.values():
-            alive[rows] = False
+    sources = UnsentSources(arrays, truncated=False)
     own = np.arange(earlier.num_rows, both.num_rows)
-    return with_sent(changes, arrays, sources, own, chosen=alive[own])
+    return with_sent(changes, arrays, sources, own, chosen=sources.alive[own])
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -54,8 +51,7 @@ def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     order = [(ORDER, "ascending", "at_start"), (ORDINAL, "ascending", "at_start")]
     earlier = _like(changes, logged, key)
     earlier = earlier.take(pc.sort_indices(earlier, order)).drop_columns([ORDINAL])
-    truncates = np.flatnonzero(np.asarray(pc.equal(earlier.column("op"), "t")))
-    return earlier.slice(int(truncates[-1]) + 1 if len(truncates) else 0)
+    return earlier.slice(num_to_truncate(earlier))
 
 
 def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncates: bool = False) -> pa.Table | None:

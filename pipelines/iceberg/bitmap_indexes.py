@@ -10,7 +10,6 @@ from array import array as typed_array
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -201,9 +200,7 @@ class PuffinWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if not self._is_complete:
             try:
                 self._sink.close()
@@ -230,12 +227,20 @@ class KnownBlobs:
         unsuitable: records that a column cannot have an index in a file, so that it is not read again.
         others: other blobs of the statistics file that is replaced.
         own_path: the statistics file that is replaced.
+        removable: our statistics files that may go once nothing of these is in them.
     """
 
     indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
     unsuitable: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
     others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
     own_path: str | None = None
+    removable: set[str] = field(default_factory=set)
+
+    def superseded(self, copied: Container[str | None]) -> list[str]:
+        """Our statistics files that a new one makes unnecessary, which takes the place of one and has copies of some."""
+        used = {path for path, _ in (*self.indexes.values(), *self.unsuitable.values()) if path not in copied}
+        own = {path for path in (self.own_path,) if path is not None and path.endswith(FILE_SUFFIX)}
+        return sorted(self.removable - used | own)
 
 
 def find_known(
@@ -260,11 +265,22 @@ def find_known(
     entry = entry_of(table, snapshot.snapshot_id)
     known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
     data_files = {task.data_file.path: task.data_file for task in tasks}
+    older = {s.snapshot_id for s in table.metadata.ancestors(snapshot.snapshot_id)}
+    newer = {
+        e.get("statistics-path")
+        for e in table.metadata.statistics
+        if e["snapshot-id"] in table.metadata.snapshots.keys() - older
+    }
     for path in (*leftover, *statistics_paths(table.metadata, snapshot)):
         try:
             blobs = cached_footer(path, io).blobs
         except (MalformedTableError, MissingFileError):
             continue  # damaged or missing, so it is rebuilt
+        # data files that are unknown here may be those of a newer snapshot
+        if all(
+            b.type in _OF_COLUMNS and (path not in newer or b.properties.get(DATA_FILE) in data_files) for b in blobs
+        ):
+            known.removable.add(path)
         for blob in blobs:
             data_file = data_files.get(blob.properties.get(DATA_FILE, ""))
             if data_file is None or len(blob.fields) != 1:
@@ -275,6 +291,7 @@ def find_known(
                 known.unsuitable.setdefault((data_file.path, blob.fields[0]), (path, blob))
     for place in known.indexes.keys() & known.unsuitable.keys():
         del known.unsuitable[place]  # built later, with larger limits
+    known.removable -= {*leftover}
     if known.own_path is not None and exists(known.own_path, io):
         known.others = [(known.own_path, blob) for blob in _foreign_blobs(known.own_path, io)]
     return known
@@ -288,46 +305,6 @@ def _is_still_unsuitable(blob: PuffinBlob, data_file: DataFile, limits: tuple[in
     return tuple(properties.get(name) for name in (DATA_FILE, RECORD_COUNT, FILE_BYTES)) == stated and all(
         text.isdecimal() and int(text[:19]) >= now for text, now in zip(before, limits, strict=True)
     )
-
-
-def superseded_files(
-    table: Table, snapshot: Snapshot, live: Container[str], blobs: Sequence[PuffinBlob], io: FileIOConfig
-) -> list[str]:
-    """Our statistics files that a new one makes unnecessary: it has a copy of their content, or the data file is gone.
-
-    Args:
-        table: as it is before the new file is registered.
-        snapshot: that was indexed.
-        live: its data files.
-        blobs: those of the new file.
-        io: FileIO of the table.
-    """
-    copied = {(blob.properties.get(DATA_FILE), blob.fields) for blob in blobs if blob.type in _OF_COLUMNS}
-    newer = set(table.metadata.snapshots) - {s.snapshot_id for s in table.metadata.ancestors(snapshot.snapshot_id)}
-    own = entry_of(table, snapshot.snapshot_id)
-    # what a replaced file holds was copied, with the blobs of other engines
-    found = (
-        [] if own is None or not str(own["statistics-path"]).endswith(FILE_SUFFIX) else [str(own["statistics-path"])]
-    )
-    for entry in table.metadata.statistics:
-        path = str(entry.get("statistics-path"))
-        if not path.endswith(FILE_SUFFIX) or entry.get("snapshot-id") == snapshot.snapshot_id:
-            continue
-        is_newer = entry.get("snapshot-id") in newer  # data files that are unknown here may be its own
-        try:
-            old = cached_footer(path, io).blobs
-        except (MalformedTableError, MissingFileError):
-            continue  # `nevermore verify` reports it
-        if all(
-            blob.type in _OF_COLUMNS
-            and (
-                (blob.properties.get(DATA_FILE), blob.fields) in copied
-                or (not is_newer and blob.properties.get(DATA_FILE) not in live)
-            )
-            for blob in old
-        ):
-            found.append(path)
-    return found
 
 
 DELETION_VECTOR = "deletion-vector-v1"
@@ -609,8 +586,7 @@ class _Run:
             writer.close({"created-by": "nevermore"})
         leftover.append(path)
         entry = statistics_entry(writer, self._snapshot, [blob for _, blob in known.others])
-        live = {task.data_file.path for task in self._tasks}
-        superseded = superseded_files(self._table, self._snapshot, live, writer.blobs, io)
+        superseded = known.superseded(copied)
         self._target.set_statistics(self._table, entry, superseded)
         self._target.storage.remove(superseded)
         return self._report(path, num_built, len(known.indexes), writer.size_bytes)

@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from types import TracebackType
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from nevermore.pipelines import own_version
@@ -49,7 +48,7 @@ from nevermore.pipelines.iceberg.manifests import (
     with_row_ids,
 )
 from nevermore.pipelines.iceberg.metadata_swap import Update, can_swap, commit_to_database
-from nevermore.pipelines.iceberg.positions import ancestors
+from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.row_shape import partition_key
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget
@@ -69,10 +68,16 @@ Outcome = Literal["happened", "lost", "pending", "unknown"]
 _log = logging.getLogger(__name__)
 
 
-def request_until_known(
-    table: "Table", base_id: int | None, snapshot_id: int, request: Callable[[], None], *, is_staged: bool = False
+def commit_until_known(
+    table: "Table",
+    base_id: int | None,
+    snapshot_id: int,
+    requirements: Sequence[Update],
+    updates: Sequence[Update],
+    *,
+    is_staged: bool = False,
 ) -> None:
-    """Ask the catalog for a commit until its outcome is known.
+    """As `commit`, for a snapshot that must not be made twice: ask the catalog until the outcome is known.
 
     A request whose outcome is unknown is repeated. Each requires that the table's current snapshot is the base, so at most
     one succeeds; and once the table has another snapshot, no request in flight can succeed any more. A conflict
@@ -83,9 +88,8 @@ def request_until_known(
         table: table from the catalog; updated to show the snapshot.
         base_id: the snapshot that the commit builds upon.
         snapshot_id: the snapshot that the commit makes.
-        request: sends the commit. It raises `CommitConflictError` if another writer is known to have committed first,
-            and
-            whatever the catalog's client raises.
+        requirements: as for `commit`.
+        updates: as for `commit`.
         is_staged: whether the snapshot already exists, and the commit makes it the current one.
 
     Raises:
@@ -100,7 +104,7 @@ def request_until_known(
         if attempt:
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
         try:
-            request()
+            _request(table, requirements, updates)
         except Exception as error:  # noqa: BLE001 - whatever it was, the table tells what became of the commit
             last = error
         else:
@@ -208,8 +212,8 @@ class _File(NamedTuple):
     """A file that enters or leaves a table; its spec id is the first value of `partition`."""
 
     content: FileContent
-    rows: int
-    size: int
+    record_count: int
+    file_size_in_bytes: int
     partition: tuple[object, ...]
 
 
@@ -228,52 +232,26 @@ def _operation(added: Sequence[_File], removed: Sequence[_File]) -> "Operation":
 
 
 def _summarise(
-    added: Sequence[_File],
-    removed: Sequence[_File],
-    previous: Mapping[str, Any] | None,
-    properties: Mapping[str, str],
+    added: Sequence[Any], removed: Sequence[Any], base: "Snapshot | None", properties: Mapping[str, str]
 ) -> dict[str, str]:
     """The summary of a snapshot: counts of its files, totals derived from those of its parent, and `properties`."""
-    counts = {**_counts(added, "added", "added"), **_counts(removed, "removed", "deleted")}
-    summary = {name: str(count) for name, count in counts.items() if count}
+    from pyiceberg.table.snapshots import Operation, Summary, UpdateMetrics, update_snapshot_summaries
+
+    counts = UpdateMetrics()
+    for file in added:
+        counts.add_file(file)
+    for file in removed:
+        counts.remove_file(file)
+    # PyIceberg has no totals for `replace`; those of other operations are the same.
+    summary = Summary(Operation.OVERWRITE, **counts.to_dict())
+    previous = None if base is None else summary_properties(base) or {"": ""}
+    named = update_snapshot_summaries(summary, previous).additional_properties
     if partitions := {f.partition for f in (*added, *removed)}:
-        summary["changed-partition-count"] = str(len(partitions))
-    for total, plus, minus in _TOTALS:
-        before = "0" if previous is None else previous.get(total)
-        if before is not None:  # a parent without a total leaves the total unknown
-            summary[total] = str(int(before) + counts[plus] - counts[minus])
-    return {**summary, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
+        named["changed-partition-count"] = str(len(partitions))
+    return {**named, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
 
 
 _own_version = cache(own_version)
-
-_TOTALS = (
-    ("total-data-files", "added-data-files", "deleted-data-files"),
-    ("total-delete-files", "added-delete-files", "removed-delete-files"),
-    ("total-records", "added-records", "deleted-records"),
-    ("total-files-size", "added-files-size", "removed-files-size"),
-    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
-    ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"),
-)
-
-
-def _counts(files: Sequence[_File], verb: str, data_verb: str) -> dict[str, int]:
-    def of(content: FileContent) -> list[_File]:
-        return [f for f in files if f.content is content]
-
-    data, positions, equality = (of(c) for c in FileContent)
-    return {
-        f"{data_verb}-data-files": len(data),
-        f"{data_verb}-records": sum(f.rows for f in data),
-        f"{verb}-files-size": sum(f.size for f in files),
-        f"{verb}-delete-files": len(positions) + len(equality),
-        f"{verb}-position-delete-files": len(positions),
-        f"{verb}-equality-delete-files": len(equality),
-        f"{verb}-position-deletes": sum(f.rows for f in positions),
-        f"{verb}-equality-deletes": sum(f.rows for f in equality),
-    }
-
-
 Operation = Literal["append", "overwrite", "delete", "replace"]
 Result = TypeVar("Result")
 
@@ -339,9 +317,7 @@ class RowDelta:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # after a signal or an error while the catalog is asked, the files may be part of the table
         if isinstance(error, Exception | KeyboardInterrupt) and not self._may_have_happened:
             self.storage.remove(self.storage.created)
@@ -399,6 +375,7 @@ class RowDelta:
         remove: Selection | None = None,
         operation: Operation | None = None,
         forgets: bool = False,
+        branch: str = MAIN,
         after_rewrites: Callable[[], tuple[Sequence[WrittenFile], Selection | None]] | None = None,
     ) -> Committed:
         """Write manifests and swap the table's metadata.
@@ -409,6 +386,8 @@ class RowDelta:
             remove: selects the live data and delete files to remove from the table.
             operation: operation of the snapshot; None derives it from the files. `replace` changes no row.
             forgets: with `remove`: the manifests name no removed file any more, as partitions and bounds are values of its rows.
+            branch: the branch whose head the snapshot becomes. Readers of the table do not see another one; `make_current` in
+                `publish/publish_commit.py` makes it visible, and its schema the current one.
             after_rewrites: what to add and to remove instead, now that compaction or conversion has replaced files of the table,
                 but changed no row. Without it that is a conflict: a large batch would be written again after each of them, and
                 might never be committed.
@@ -418,18 +397,22 @@ class RowDelta:
                 live; nothing of it is visible.
             CommitUnknownError: it is unknown whether the commit happened.
         """
+        if branch != MAIN:
+            later = {"set-current-schema", "set-properties"}
+            self._updates = [update for update in self._updates if update["action"] not in later]
         for attempts_left in reversed(range(CONFLICT_ATTEMPTS)):
             snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
             try:
-                self._make_head(snapshot)
+                self._make_head(snapshot, branch)
             except CommitConflictError:
                 if after_rewrites is None or not attempts_left or not self._follow_rewrites():
                     raise
                 self._written.clear()  # removed already; they built upon the older snapshot
                 added, remove = after_rewrites()
             else:
-                storage.reached("after-commit")
                 break
+        if branch == MAIN:
+            storage.reached("after-commit")
         return committed
 
     def _follow_rewrites(self) -> bool:
@@ -465,25 +448,6 @@ class RowDelta:
         self._make_head(snapshot)
         storage.reached("after-commit")
         return done, committed
-
-    def stage(
-        self,
-        added: Sequence[WrittenFile],
-        properties: Mapping[str, str],
-        *,
-        branch: str,
-        remove: Selection | None = None,
-        operation: Operation | None = None,
-    ) -> Committed:
-        """As `commit`, but the snapshot becomes the head of a branch, invisible to readers of the table.
-
-        `make_current` in `publish/publish_commit.py` makes it visible, and its schema the current one.
-        """
-        snapshot, committed = self._snapshot(added, properties, remove, operation)
-        later = {"set-current-schema", "set-properties"}
-        self._updates = [update for update in self._updates if update["action"] not in later]
-        self._make_head(snapshot, branch)
-        return committed
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -550,7 +514,7 @@ class RowDelta:
             row_ids = {"first-row-id": first, "added-rows": following - first}
         entering, leaving = ([_file(*one) for one in listed.files] for listed in (added, carried))
         named = operation or _operation(entering, leaving)
-        summary = _summarise(entering, leaving, None if base is None else base.summary, properties)
+        summary = _summarise(entering, leaving, base, properties)
         path = manifests.write(
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
             manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number, manifests.version),
@@ -633,21 +597,6 @@ def commit(table: "Table", requirements: Sequence[Update], updates: Sequence[Upd
         _request(table, requirements, updates)
     except CommitFailedException as error:
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
-
-
-def commit_until_known(
-    table: "Table",
-    base_id: int | None,
-    snapshot_id: int,
-    requirements: Sequence[Update],
-    updates: Sequence[Update],
-    *,
-    is_staged: bool = False,
-) -> None:
-    """As `commit`, for a snapshot that must not be made twice; see `request_until_known`."""
-    request_until_known(
-        table, base_id, snapshot_id, partial(_request, table, requirements, updates), is_staged=is_staged
-    )
 
 
 def _request(table: "Table", requirements: Sequence[Update], updates: Sequence[Update]) -> None:

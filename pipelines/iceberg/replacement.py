@@ -6,7 +6,6 @@ and the caller decides which of these replacements are still valid.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from nevermore.pipelines.errors import CommitUnknownError
@@ -126,9 +125,7 @@ class Replacement:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Keep the files after an error that leaves open whether they are part of the table, as after Ctrl-C right after the commit."""
         if error is not None and not isinstance(error, CommitUnknownError):
             (self._delta or RowDelta(self.table)).discard(self.written)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context
-from functools import reduce
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -67,9 +66,26 @@ def distinct_rows(rows: pa.Table) -> pa.Table:
     return rows.rename_columns(labels).group_by(labels).aggregate([]).rename_columns(rows.column_names)
 
 
-def single_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; `combine_chunks` returns a chunked one for structs that are empty or large."""
+def single_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, without a copy if it is one already; `combine_chunks` returns a chunked one for some structs."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def members_of(structs: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
+    """The members of structs by name; NULL where a struct is."""
+    return dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
+
+
+def with_columns(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """Rows with other values in some of their columns, which may have other types."""
+    for name, column in columns.items():
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, rows.schema.field(index).with_type(column.type), column)
+    return rows
 
 
 def without_extensions(rows: pa.Table) -> pa.Table:
@@ -82,10 +98,7 @@ def without_extensions(rows: pa.Table) -> pa.Table:
 
 def times_as_text(rows: pa.Table) -> pa.Table:
     """Rows with every date and time as text, at every depth: Python's own have only the years 1 to 9999."""
-    for i, f in enumerate(rows.schema):
-        if (kind := _spelled_type(f.type)) != f.type:
-            rows = rows.set_column(i, f.with_type(kind), rows.column(i).cast(kind))
-    return rows
+    return rows.cast(pa.schema([f.with_type(_spelled_type(f.type)) for f in rows.schema]))
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
@@ -200,7 +213,7 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
         yield PartitionedRows((), "", rows)
         return
     columns = [_partition_column(rows, schema, f) for f in spec.fields]
-    codes = _group(columns)
+    codes, _ = encode_rows([_hashable(column) for column in columns])
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0])
     ends = np.r_[starts[1:], len(order)]
@@ -241,25 +254,26 @@ def _source(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[pa.C
     return column, (members or [top])[-1].type
 
 
-def _group(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """A number per row, equal for rows of one partition (NULL = NULL, floats by bits with one NaN)."""
-    parts = []
-    for column in columns:
-        encoded = _hashable(column).dictionary_encode(null_encoding="encode")
-        parts.append((encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)))
-    codes: npt.NDArray[np.int64] = reduce(_combine, parts)[0]
-    return codes
+def encode_rows(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[npt.NDArray[np.int64], int]:
+    """Encode rows as integers, equal for equal rows, also with NULL: (code per row, upper limit of the codes)."""
+    codes, limit = _encode(columns[0])
+    for column in columns[1:]:
+        own, own_limit = _encode(column)
+        if limit * own_limit >= 2**62:  # the product must fit into 64 bits
+            codes, limit = _encode(pa.array(codes))
+        codes, limit = codes * own_limit + own, limit * own_limit
+        if limit > max(4 * len(codes), 1_000_000):  # callers allocate arrays of this size
+            codes, limit = _encode(pa.array(codes))
+    return codes, limit
 
 
-def _combine(
-    left: tuple[npt.NDArray[np.int64], int], right: tuple[npt.NDArray[np.int64], int]
-) -> tuple[npt.NDArray[np.int64], int]:
-    codes = left[0] * right[1] + right[0]
-    _, dense = np.unique(codes, return_inverse=True)
-    return dense.astype(np.int64), int(dense.max(initial=-1)) + 1
+def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[npt.NDArray[np.int64], int]:
+    encoded = single_array(column.dictionary_encode(null_encoding="encode"))
+    return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
 
 
 def _hashable(column: pa.Array) -> pa.Array:
+    """A column whose values are equal where partitions are: floats by their bits, with one NaN."""
     if pa.types.is_floating(column.type):
         nan = pa.scalar(float("nan"), column.type)
         one_nan = pc.if_else(pc.is_nan(column), nan, column)

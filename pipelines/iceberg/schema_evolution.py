@@ -4,7 +4,7 @@ Any other change is a clash. Also converts Arrow types to Iceberg types, and sch
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -106,11 +106,9 @@ def evolve(
     `last_column_id`. A column whose type clashes is dropped, and added again as a new one without values so far, if `replaces`
     allows it for its path.
     """
-    ids = count(last_column_id + 1)
-    clashes: list[Clash] = []
-    identifiers = frozenset(current.identifier_field_ids)
-    fields = _merged(current.fields, wanted, ids, "", clashes, replaces=replaces, identifiers=identifiers)
-    return Evolution(replace(current, fields=fields), fields != current.fields, tuple(clashes))
+    merge = _Merge(count(last_column_id + 1), replaces, frozenset(current.identifier_field_ids))
+    fields = merge.fields(current.fields, wanted)
+    return Evolution(replace(current, fields=fields), fields != current.fields, tuple(merge.clashes))
 
 
 def without(fields: Sequence[NestedField], dropped: Container[str], path: str = "") -> tuple[NestedField, ...]:
@@ -156,73 +154,62 @@ def _width(struct: pa.StructType | pa.Schema) -> int:
 # -- merging -------------------------------------------------------------------------------------------------------
 
 
-def _merged(
-    have: tuple[NestedField, ...],
-    wanted: Sequence[NestedField],
-    ids: Iterator[int],
-    path: str,
-    clashes: list[Clash],
-    *,
-    replaces: Callable[[str], bool],
-    identifiers: frozenset[int] = frozenset(),
-) -> tuple[NestedField, ...]:
-    by_name = {f.name: f for f in wanted}
-    known = {f.name for f in have}
-    kept = []
-    for f in have:
-        feed = by_name.get(f.name)
-        found: list[Clash] = []
-        kind = f.type if feed is None else _merged_type(f.type, feed.type, ids, path + f.name, found, replaces=replaces)
-        if found and feed is not None and f.field_id not in identifiers and replaces(path + f.name):
-            kept.append(_renumbered(feed, ids))
-            continue
-        clashes += found
-        required = f.required and (f.field_id in identifiers or (feed is not None and feed.required))
-        kept.append(replace(f, type=kind, required=required))
-    added = [_renumbered(f, ids) for f in wanted if f.name not in known]
-    return (*kept, *added)
+@dataclass(slots=True)
+class _Merge:
+    """Merges the columns of a feed into those of a table; `clashes` are those found so far."""
+
+    ids: Iterator[int]
+    replaces: Callable[[str], bool]
+    identifiers: frozenset[int]
+    clashes: list[Clash] = field(default_factory=list)
+
+    def fields(
+        self, have: tuple[NestedField, ...], wanted: Sequence[NestedField], path: str = ""
+    ) -> tuple[NestedField, ...]:
+        feeds = {f.name: f for f in wanted}
+        kept = []
+        for f in have:
+            feed, known = feeds.pop(f.name, None), len(self.clashes)
+            kind = f.type if feed is None else self.type(f.type, feed.type, path + f.name)
+            is_identifier = f.field_id in self.identifiers
+            if feed is not None and len(self.clashes) > known and not is_identifier and self.replaces(path + f.name):
+                del self.clashes[known:]
+                kept.append(_renumbered(feed, self.ids))
+            else:
+                required = f.required and (is_identifier or (feed is not None and feed.required))
+                kept.append(replace(f, type=kind, required=required))
+        return (*kept, *(_renumbered(f, self.ids) for f in feeds.values()))
+
+    def type(self, have: Type, feed: Type, path: str) -> Type:
+        match have, feed:
+            case StructType(members), StructType(wanted):
+                return StructType(self.fields(members, wanted, f"{path}."))
+            case ListType(element), ListType(wanted_element):
+                return ListType(self.inner(element, wanted_element, f"{path}.element"))
+            case MapType(key, value), MapType(wanted_key, wanted_value):
+                merged = self.inner(key, wanted_key, f"{path}.key")
+                return MapType(merged, self.inner(value, wanted_value, f"{path}.value"))
+            case PrimitiveType(), PrimitiveType() if (wider := _wider(have, feed)) is not None:
+                return wider
+            case _:
+                self.clashes.append(Clash(path, have, feed))
+                return have
+
+    def inner(self, have: NestedField, feed: NestedField, path: str) -> NestedField:
+        return replace(have, type=self.type(have.type, feed.type, path))
 
 
-def _merged_type(
-    have: Type, feed: Type, ids: Iterator[int], path: str, clashes: list[Clash], *, replaces: Callable[[str], bool]
-) -> Type:
-    match have, feed:
-        case StructType(members), StructType(wanted):
-            return StructType(_merged(members, wanted, ids, f"{path}.", clashes, replaces=replaces))
-        case ListType(element), ListType(wanted_element):
-            merged = _merged_type(element.type, wanted_element.type, ids, f"{path}.element", clashes, replaces=replaces)
-            return ListType(replace(element, type=merged))
-        case MapType(key, value), MapType(wanted_key, wanted_value):
-            return MapType(
-                replace(
-                    key, type=_merged_type(key.type, wanted_key.type, ids, f"{path}.key", clashes, replaces=replaces)
-                ),
-                replace(
-                    value,
-                    type=_merged_type(value.type, wanted_value.type, ids, f"{path}.value", clashes, replaces=replaces),
-                ),
-            )
-        case PrimitiveType(), PrimitiveType():
-            return _wider(have, feed, path, clashes)
-        case _:
-            clashes.append(Clash(path, have, feed))
-            return have
-
-
-def _wider(have: PrimitiveType, feed: PrimitiveType, path: str, clashes: list[Clash]) -> Type:
-    if have == feed or takes(have, feed):
+def _wider(have: PrimitiveType, feed: PrimitiveType) -> PrimitiveType | None:
+    """The type of a column that holds the values of both types; None if Iceberg has no such promotion."""
+    if takes(have, feed):
         return have
-    if (have.name, feed.name) in _PROMOTIONS:
-        return feed
-    if have.name == feed.name == "decimal" and have.parameters[1] == feed.parameters[1]:
-        return feed
-    clashes.append(Clash(path, have, feed))
-    return have
+    is_decimal = have.name == feed.name == "decimal" and have.parameters[1] == feed.parameters[1]
+    return feed if is_decimal or (have.name, feed.name) in _PROMOTIONS else None
 
 
 def takes(have: PrimitiveType, feed: PrimitiveType) -> bool:
     """Whether a column of type `have` holds every value of type `feed` exactly."""
-    if (feed.name, have.name) in _LOSSLESS:
+    if have == feed or (feed.name, have.name) in _LOSSLESS:
         return True
     if have.name == "decimal":
         integer_digits = have.parameters[0] - have.parameters[1]

@@ -6,7 +6,7 @@ Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -156,17 +156,14 @@ class Storage:
         ]
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files that no commit names; missing files are not an error."""
-        for path in paths:
-            self._remove(path)
-
-    def remove_many(self, paths: Sequence[str]) -> None:
-        """Remove many files, several at a time on object stores."""
-        if not paths or parse_location(paths[0]).is_local:
-            self.remove(paths)
+        """Remove files that no commit names, several at a time on object stores; missing files are not an error."""
+        doomed = [*paths]
+        if not doomed or parse_location(doomed[0]).is_local:
+            for path in doomed:
+                self._remove(path)
             return
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            for _ in pool.map(self._remove, paths):
+            for _ in pool.map(self._remove, doomed):
                 pass
 
     def _remove(self, path: str) -> None:

@@ -1,14 +1,14 @@
-"""A feed: a source together with all tables that it fills, so that it is read and decoded once.
-
-Decoders are loaded only where events are read: a run that finds nothing new starts several times as quickly.
-"""
+"""A feed: a source together with all tables that it fills, so that it is read and decoded once."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nevermore.pipelines.config.project import ALL_TABLES, Config, quarantine_name
 from nevermore.pipelines.config.sources import (
@@ -20,24 +20,25 @@ from nevermore.pipelines.config.sources import (
     Source,
 )
 from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options
+from nevermore.pipelines.formats.registry import complete_events_of, lookup, route_tables
 from nevermore.pipelines.ingest.table_patterns import discovered, found_source
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
 from nevermore.pipelines.sources.file_listing import RemoteFiles
 from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from nevermore.pipelines.sources.file_position import FilePosition
+from nevermore.pipelines.sources.files import FileBatch, discover
+from nevermore.pipelines.sources.kafka import KafkaBatch, KafkaPosition, KafkaTopics
+from nevermore.pipelines.sources.live import LiveSource
 from nevermore.pipelines.workers import num_threads
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.decode.batches import Rejected
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.report import TableReport
     from nevermore.pipelines.ingest.table_ingest import TableIngest
-    from nevermore.pipelines.sources.files import FileBatch
-    from nevermore.pipelines.sources.kafka import KafkaBatch, KafkaTopics
-    from nevermore.pipelines.sources.live import LiveSource
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -53,7 +54,7 @@ MESSAGE_BYTES = 512
 
 
 _WithOptions = TypeVar("_WithOptions", FilesSource, KafkaSource)
-Reader = Union[Listing, "KafkaTopics", "LiveSource"]
+Reader = Listing | KafkaTopics | LiveSource
 """What reads a source: files by their listing, all others by a connection."""
 
 
@@ -86,11 +87,9 @@ class Readers:
         self._connected.clear()
 
 
-def _connection(source: KafkaSource | MysqlSource | PostgresSource) -> "KafkaTopics | LiveSource":
+def _connection(source: KafkaSource | MysqlSource | PostgresSource) -> KafkaTopics | LiveSource:
     """The reader of a source that is connected to; its modules are loaded only if they are needed."""
     if isinstance(source, KafkaSource):
-        from nevermore.pipelines.sources.kafka import KafkaTopics
-
         return KafkaTopics(source)
     if isinstance(source, MysqlSource):
         from nevermore.pipelines.sources.mysql.reader import MysqlReader
@@ -143,12 +142,12 @@ class Feed:
         return self.reader
 
     @property
-    def topics(self) -> "KafkaTopics | None":
+    def topics(self) -> KafkaTopics | None:
         """The connection of a source of topics; None for others."""
         return self.reader if isinstance(self.source, KafkaSource) else None  # type: ignore[return-value] # see `_connection`
 
     @property
-    def live(self) -> "LiveSource | None":
+    def live(self) -> LiveSource | None:
         """The connection of a source whose tables are loaded first; None for files and topics, which are only read on."""
         return self.reader if isinstance(self.source, PostgresSource | MysqlSource) else None  # type: ignore[return-value] # see `_connection`
 
@@ -205,17 +204,15 @@ class Feed:
 
     @property
     def read_bytes(self) -> int:
-        """Size of the raw events of a batch."""
-        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // READ_SHARE)
+        """Size of the raw events of a batch; of all events that have to be sorted, as far as memory allows."""
+        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // (ORDER_SHARE if self._is_ordered else READ_SHARE))
 
     @property
     def file_options(self) -> FileOptions:
         """How files are read: no batch larger than the smallest table can take."""
         options, _ = FileOptions.split(self.source_options)
-        if any(settings.order_by != POSITION for settings in self.settings):
-            # Everything that has to be sorted is read at once, as far as memory allows.
-            most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
-            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most).within(self.memory_limit_bytes)
+        if self._is_ordered:
+            options = replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=MAX_BATCH_BYTES)
         return self._bounded(options)
 
     @property
@@ -225,8 +222,8 @@ class Feed:
         return self._bounded(options)
 
     def _bounded(self, options: FileOptions) -> FileOptions:
-        most = self.memory_limit_bytes // READ_SHARE
-        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(self.memory_limit_bytes)
+        most = min(options.batch_bytes, self.read_bytes)
+        return replace(options, batch_bytes=most).within(self.memory_limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -331,8 +328,6 @@ class Feed:
         Raises:
             SourceError: it is ambiguous.
         """
-        from nevermore.pipelines.formats.registry import route_tables
-
         tables = self.config(running, decided).tables
         every = range(len(source_tables))
         codes, claims = route_tables(source_tables, tables, decided.claims, codes=every, is_open=bool(self.patterns))
@@ -380,12 +375,12 @@ class Feed:
     @property
     def most_ahead(self) -> int:
         """How many batches may be held at a time, so that their events and changes are within the memory limit."""
-        size = self.file_options.batch_bytes if isinstance(self.source, FilesSource) else self._message_bytes
+        size = self.file_options.batch_bytes if isinstance(self.source, FilesSource) else self.read_bytes
         return min(num_threads() + 1, self.memory_limit_bytes // AHEAD_SHARE // size)
 
     def batches(
         self, position: str | None, applied: AppliedLines, on_skipped: OnSkipped
-    ) -> "Iterator[FileBatch] | Iterator[KafkaBatch]":
+    ) -> Iterator[FileBatch] | Iterator[KafkaBatch]:
         """Read what is new since a position.
 
         Args:
@@ -393,9 +388,6 @@ class Feed:
             applied: looks up how far files were read in the change logs of the tables that have reached it.
             on_skipped: called with the reason and number of skipped items.
         """
-        from nevermore.pipelines.formats.registry import complete_events_of
-        from nevermore.pipelines.sources.files import discover
-
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
         start = None if position is None else FilePosition.from_json(position)
@@ -413,20 +405,13 @@ class Feed:
     def _is_ordered(self) -> bool:
         return any(settings.order_by != POSITION for settings in self.settings)
 
-    @property
-    def _message_bytes(self) -> int:
-        """Size of the messages of a batch."""
-        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // ORDER_SHARE) if self._is_ordered else self.read_bytes
-
-    def _messages(self, topics: "KafkaTopics", position: str | None, on_skipped: OnSkipped) -> "Iterator[KafkaBatch]":
+    def _messages(self, topics: KafkaTopics, position: str | None, on_skipped: OnSkipped) -> Iterator[KafkaBatch]:
         """Read the messages of topics that follow a position."""
-        from nevermore.pipelines.formats.registry import complete_events_of, lookup
-
         name = self.source.format
         waiting: dict[str, int] = {}
         complete = complete_events_of(name, self.format_options)
         is_text = lookup(name).is_text if name else None
-        yield from topics.batches(position, self._message_bytes, complete, waiting, is_text=is_text)
+        yield from topics.batches(position, self.read_bytes, complete, waiting, is_text=is_text)
         for reason, count in waiting.items():
             on_skipped(reason, count)
 
@@ -453,22 +438,13 @@ class Feed:
             )
         return self.topics.restart(position)
 
-    def rejected_of(self, table: str, rejected: "Rejected") -> "Rejected":
+    def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
-        import pyarrow.compute as pc
-
-        from nevermore.pipelines.decode.batches import Rejected
-
         mine = pc.equal(rejected.table.column("table_name"), table)
         return Rejected(rejected.table.filter(pc.fill_null(mine, self.has_one_table)))
 
-    def unassigned(self, rejected: "Rejected") -> "Rejected":
+    def unassigned(self, rejected: Rejected) -> Rejected:
         """The rejected events that belong to no table: none where there is only one table to belong to."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        from nevermore.pipelines.decode.batches import Rejected
-
         if self.has_one_table:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
@@ -480,8 +456,6 @@ def decided_in(position: str | None) -> Decided:
     if position is None:
         return Decided()
     if position.startswith('{"source":"kafka"'):
-        from nevermore.pipelines.sources.kafka import KafkaPosition
-
         return KafkaPosition.from_json(position).decided
     return FilePosition.from_json(position).decided
 

@@ -12,6 +12,7 @@ from nevermore.pipelines.decode.batches import ChangeBatch
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.registry import decode, lookup
+from nevermore.pipelines.iceberg.row_shape import with_columns
 from nevermore.pipelines.ingest.feeds import Feed, remote_files, with_located_options
 from nevermore.pipelines.ingest.table_ingest import TableIngest
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
@@ -81,4 +82,4 @@ def _reads(batch: ChangeBatch) -> ChangeBatch:
             f"{row['source_file']}:{row['source_offset']}: a {'delete' if row['op'] == 'd' else 'truncate'} in a full load"
         )
     reads = pa.repeat(pa.scalar("r"), batch.num_rows)
-    return replace(batch, table=batch.table.set_column(batch.table.schema.get_field_index("op"), "op", reads))
+    return replace(batch, table=with_columns(batch.table, {"op": reads}))

@@ -31,7 +31,7 @@ from nevermore.pipelines.formats.registry import decode, lookup
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
-from nevermore.pipelines.iceberg.row_shape import times_as_text, without_extensions
+from nevermore.pipelines.iceberg.row_shape import times_as_text, with_columns, without_extensions
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feeds import decided_in, feeds_of
 from nevermore.pipelines.ingest.report import TableReport
@@ -272,11 +272,10 @@ def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Tabl
 def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> tuple[ChangeBatch, Rows]:
     """Changes that can now be decoded, and the event of each."""
     batch = decode(raw, feed).tables[name]
-    changes, number = batch.table, batch.table.column("source_offset")
-    for column in PLACE:
-        index = changes.schema.get_field_index(column)
-        changes = changes.set_column(index, changes.schema.field(index), events.column(column).take(number))
-    return replace(batch, table=changes), np.asarray(number).astype(np.int64)
+    number = batch.table.column("source_offset")
+    schema = batch.table.schema
+    places = {name: events.column(name).take(number).cast(schema.field(name).type) for name in PLACE}
+    return replace(batch, table=with_columns(batch.table, places)), np.asarray(number).astype(np.int64)
 
 
 def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> Mask:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nevermore.pipelines.changes.change_log import FoldOrder, RemoteChanges
-from nevermore.pipelines.changes.change_run import BATCH_SHARE
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, in_groups
 from nevermore.pipelines.config.project import SparkConfig
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import Rejected, change_schema
@@ -431,17 +431,11 @@ class SparkReading:
             for number, layout in layouts.items():
                 own = [answer for (n, _, _), answer in zip(asked, found, strict=True) if n == number]
                 parts[number] = _lines_of(*pinned[number], layout, own)
-        pieces: list[Piece] = []
-        held: list[Part] = []
-        size = 0
-        for part in (part for of_file in parts for part in of_file):
-            taken = (part.stop or part.file.size) - part.known.read_bytes
-            if held and size + taken > most:
-                pieces.append(tuple(held))
-                held, size = [], 0
-            held.append(part)
-            size += taken
-        return [*pieces, tuple(held)] if held else pieces
+        cut = (part for of_file in parts for part in of_file)
+        return [
+            tuple(held)
+            for held in in_groups(cut, lambda part: (part.stop or part.file.size) - part.known.read_bytes, most)
+        ]
 
     def _layouts(self, files: Sequence[tuple[ListedFile, ReadFile]], most: int) -> dict[int, str]:
         """The layout of lines of each file that is to be cut, by its number."""

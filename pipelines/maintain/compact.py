@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from nevermore.pipelines.changes.change_run import in_groups
 from nevermore.pipelines.changes.row_order import AS_THEY_ARE, Order
 from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name, quarantine_name
@@ -548,7 +549,8 @@ def _grouped(
         members.sort(key=lambda debt: debt.task.data_file.data_sequence_number)
         chosen = _candidates(members, costs, settings, choose)
         most = settings.target_file_bytes * (GROUP_FILES if not settings.is_automatic else 1)
-        bins = [chosen] if settings.rewrite_all and settings.order.columns else list(_bins(chosen, most))
+        is_whole = settings.rewrite_all and bool(settings.order.columns)
+        bins = [chosen] if is_whole else in_groups(chosen, lambda debt: debt.size, most)
         groups += [files for files in bins if files and (settings.rewrite_all or _pays(files, costs, settings))]
     return groups
 
@@ -600,19 +602,6 @@ def _jobs(groups: Iterable[Sequence[FileDebt]], num_groups: int) -> Iterator[lis
         if len(held) >= num_groups and size >= COMMIT_BYTES:
             yield held
             held, size = [], 0
-    if held:
-        yield held
-
-
-def _bins(files: Sequence[FileDebt], max_bytes: int) -> Iterator[list[FileDebt]]:
-    held: list[FileDebt] = []
-    size = 0
-    for file in files:
-        if held and size + file.size > max_bytes:
-            yield held
-            held, size = [], 0
-        held.append(file)
-        size += file.size
     if held:
         yield held
 

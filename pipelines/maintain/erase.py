@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nevermore.pipelines.changes.change_log import LogBase
-from nevermore.pipelines.changes.keys import KeySet
+from nevermore.pipelines.changes.keys import KeySet, same_rows
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
@@ -422,25 +423,16 @@ class _Run:
         matches = (batch for side in sides[1:] for batch in self._changes_that_match(side, log, files, names))
         parts = [found, *(part for batch in matches for part in self._sides(batch, sides))]
         found = distinct_rows(pa.concat_tables(parts, promote_options="permissive"))
-        moves = [
-            pa.concat_tables([one, other], promote_options="permissive")
-            for _, batch in _stored_rows(log, files, names)
-            for one, other in [self._moved(batch, sides)]
-            if one.num_rows
-        ]
-        while moves:  # a key that became another is the same row; it may have become a third
-            keys = KeySet(list(found.columns))
-            touching = []
-            for both in moves:
-                half = both.num_rows // 2
-                touched = keys.find(list(both.columns)) >= 0
-                touched = np.tile(touched[:half] | touched[half:], 2)
-                touching.append(both.filter(pa.array(touched)))
-            more = distinct_rows(pa.concat_tables([found, *touching], promote_options="permissive"))
+        moves = [rows for _, batch in _stored_rows(log, files, names) if (rows := self._moved(batch, sides))]
+        while True:  # a key that became another is the same row; it may have become a third
+            keys, parts = KeySet(list(found.columns)), [found]
+            for rows in moves:
+                touched = np.logical_or.reduce([keys.find(list(side.columns)) >= 0 for side in rows])
+                parts += [side.filter(pa.array(touched & self._null_free(side))) for side in rows]
+            more = distinct_rows(pa.concat_tables(parts, promote_options="permissive"))
             if more.num_rows == found.num_rows:
-                break
+                return found
             found = more
-        return found
 
     def _changes_that_match(
         self, side: str, log: OpenedTable, files: Collection[DataFile], names: Sequence[str]
@@ -471,24 +463,19 @@ class _Run:
 
     def _sides(self, batch: pa.RecordBatch, sides: Sequence[str]) -> Iterator[pa.Table]:
         """The keys of changes: those sent, and those of the rows before and after."""
-        for side in sides:
-            rows = self._plain(batch.select([f"{side}.{name}" for name in self._key]))
-            missing = np.logical_and.reduce([np.asarray(pc.is_null(column)) for column in rows.columns])
-            yield rows.filter(pa.array(~missing)) if missing.any() else rows
+        for rows in self._keys_by_side(batch, sides):
+            yield rows.filter(pa.array(self._null_free(rows)))
 
-    def _moved(self, batch: pa.RecordBatch, sides: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-        """The keys before and after each change of a key."""
-        rows = [self._plain(batch.select([f"{side}.{name}" for name in self._key])) for side in sides]
-        ones, others = [], []
-        for i, one in enumerate(rows):
-            for other in rows[i + 1 :]:
-                both = [self._null_free(side) for side in (one, other)]
-                differs = _differ(one, other) & both[0] & both[1]
-                if differs.any():
-                    ones.append(one.filter(pa.array(differs)))
-                    others.append(other.filter(pa.array(differs)))
-        empty = rows[0].slice(0, 0)
-        return pa.concat_tables([empty, *ones]), pa.concat_tables([empty, *others])
+    def _moved(self, batch: pa.RecordBatch, sides: Sequence[str]) -> list[pa.Table]:
+        """The keys of each side of the changes that give a row another key; nothing without any."""
+        rows = self._keys_by_side(batch, sides)
+        moves = np.zeros(batch.num_rows, np.bool_)
+        for one, other in combinations(rows, 2):
+            moves |= ~same_rows(one.columns, other.columns) & self._null_free(one) & self._null_free(other)
+        return [side.filter(pa.array(moves)) for side in rows] if moves.any() else []
+
+    def _keys_by_side(self, batch: pa.RecordBatch, sides: Sequence[str]) -> list[pa.Table]:
+        return [self._plain(batch.select([f"{side}.{name}" for name in self._key])) for side in sides]
 
     @staticmethod
     def _null_free(rows: pa.Table) -> Mask:
@@ -838,11 +825,3 @@ def _published_from(handle: "CatalogTable") -> Mapping[str, str]:
         if snapshot.summary is None or snapshot.summary.operation.value != "replace":
             break
     return {}
-
-
-def _differ(one: pa.Table, other: pa.Table) -> Mask:
-    """Rows of two tables that differ in any column."""
-    differs = np.zeros(one.num_rows, np.bool_)
-    for a, b in zip(one.columns, other.columns, strict=True):
-        differs |= np.asarray(pc.fill_null(pc.not_equal(a, b), pc.not_equal(pc.is_null(a), pc.is_null(b))), np.bool_)
-    return differs

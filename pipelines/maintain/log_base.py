@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, LogBase, atomic_runs, last_truncate, read_changes
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, SpilledTables, parts_by_key, spread
-from nevermore.pipelines.changes.keys import KeySet
+from nevermore.pipelines.changes.keys import KeySet, num_to_truncate
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import PipelineError, SourceError
@@ -36,7 +36,7 @@ from nevermore.pipelines.iceberg.positions import (
     summary_properties,
 )
 from nevermore.pipelines.iceberg.replacement import Replacement, Swap
-from nevermore.pipelines.iceberg.row_shape import without_extensions
+from nevermore.pipelines.iceberg.row_shape import with_columns, without_extensions
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.mirrors.fold import squash
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
@@ -294,10 +294,8 @@ def last_states(
     """
     arrays = ChangeArrays(changes, key)
     count = len(arrays)
-    alive, nothing = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    while lost := (sources := UnsentSources(arrays, alive, nothing, truncated=from_start)).unresolved():
-        for rows in lost.values():
-            alive[rows] = False
+    sources = UnsentSources(arrays, truncated=from_start)
+    alive = sources.alive
     places = np.arange(count)
     written, removed = (np.full(arrays.limit, -1) for _ in range(2))
     puts, removes = alive & arrays.puts, alive & (arrays.moves | ~arrays.puts)
@@ -323,12 +321,10 @@ def _as_deletes(changes: pa.Table, chosen: Mask) -> pa.Table:
     """The chosen changes as deletes of the rows that they replaced, in the columns that the changes have."""
     mask = pa.array(chosen)
     values: dict[str, Any] = {"op": "d", "before": None, "after": None, "unchanged": []}
-    for name, value in values.items():
-        if chosen.any() and name in changes.column_names:
-            column = changes.column(name).combine_chunks()
-            changed = pc.if_else(mask, pa.scalar(value, column.type), column)
-            changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), changed)
-    return changes
+    columns = {name: changes.column(name).combine_chunks() for name in values if name in changes.column_names}
+    return with_columns(
+        changes, {n: pc.if_else(mask, pa.scalar(values[n], column.type), column) for n, column in columns.items()}
+    )
 
 
 @dataclass(slots=True)
@@ -375,9 +371,7 @@ class _Base:
 
     def _add(self, part: pa.Table, made: SpilledTables) -> Rows:
         if "before" in part.column_names:  # the old row is of no use any more
-            index = part.schema.get_field_index("before")
-            empty = pa.nulls(part.num_rows, part.schema.field(index).type)
-            part = part.set_column(index, part.schema.field(index), empty)
+            part = with_columns(part, {"before": pa.nulls(part.num_rows, part.schema.field("before").type)})
         made.append(part.combine_chunks())
         return np.asarray(part.column(ORDINAL)).astype(np.int64)
 
@@ -428,8 +422,7 @@ class _Base:
                 yield states(part.changes)
             return
         for part in parts_by_key(run, key, limit, partial(squash, key=key)):
-            at = np.flatnonzero(np.asarray(pc.equal(part.changes.column("op"), "t")))
-            first = int(at[-1]) + 1 if len(at) else 0
+            first = num_to_truncate(part.changes)
             from_start = is_whole or part.after_truncate or first > 0
             yield last_states(part.changes.slice(first), key, keep_deletes=keep_deletes, from_start=from_start)
 
@@ -513,6 +506,6 @@ def _last_places(table: "CatalogTable", ordinal: int) -> pa.Table:
 def _at_places(changes: pa.Table, places: pa.Table) -> pa.Table:
     """The last truncate of some changes, and those at some places of the source."""
     chosen = KeySet(places.columns).find([changes.column(name) for name in places.column_names]) >= 0
-    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
-    chosen[truncates[-1:]] = True
+    if (last := num_to_truncate(changes)) > 0:
+        chosen[last - 1] = True
     return changes.filter(pa.array(chosen))

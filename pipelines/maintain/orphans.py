@@ -152,7 +152,7 @@ def orphans(
             kept[reason] += 1
     if delete:
         show(f"{target.name}: deleting {counted(len(doomed), 'file')}")
-        found.storage.remove_many([file.path for file in doomed])
+        found.storage.remove([file.path for file in doomed])
     return Orphans(
         table=target.name,
         files=tuple(file.path for file in doomed),

@@ -348,7 +348,7 @@ def finish_deleting(found: OpenedTable, named: Collection[str]) -> int:
     records = found.storage.files_in(f"{metadata_location(found.handle)}/{RECORDS}")
     paths = {path for record in records for path in json.loads(found.storage.read(record))}
     doomed = [path for path in sorted(paths) if file_name(path) not in named]
-    found.storage.remove_many(doomed)
+    found.storage.remove(doomed)
     found.storage.remove(records)
     return len(doomed)
 
@@ -606,10 +606,10 @@ def _size(path: str, table: Table) -> int:
 
 def _delete(place: storage.Storage, paths: Sequence[str]) -> None:
     half = len(paths) // 2
-    place.remove_many(paths[:half])
+    place.remove(paths[:half])
     if half:
         storage.reached("before-acknowledgement")
-    place.remove_many(paths[half:])
+    place.remove(paths[half:])
 
 
 Section = TypeVar("Section", bound=RetentionConfig)

@@ -12,12 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from math import ceil
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nevermore.pipelines.changes.change_run import spread
+from nevermore.pipelines.changes.change_run import by_part, gathered, in_groups
 from nevermore.pipelines.changes.row_order import Order, Parts, sample, sorted_rows, step_of
 from nevermore.pipelines.config.project import SparkConfig
 from nevermore.pipelines.errors import PipelineError
@@ -28,7 +29,6 @@ from nevermore.scan_core import (
     FileScanTask,
     Mask,
     PartitionSpec,
-    Rows,
     ScanContext,
     ScanMetrics,
     Split,
@@ -47,9 +47,6 @@ BUCKET_FILES = 4
 """Target files that a task writes of a sorted group."""
 COUNTED_BYTES = 4 * 1024**3
 """Stored bytes of data files in which a task counts dead rows: it reads only the columns of keys."""
-_NUMBER = "\0number"
-_REPORT = -1
-"""Instead of the place of rows: what their task has read."""
 
 Read = Callable[[Split, ScanMetrics], Iterator[pa.RecordBatch]]
 Drops = Callable[[pa.RecordBatch], Mask]
@@ -117,11 +114,11 @@ class Rewrite:
         """The error for a number of rows that was not written."""
         return PipelineError(f"{self.table}: {num_rows} rows were read, but others written")
 
-    def keys(self, tasks: Sequence[FileScanTask]) -> Iterator[pa.RecordBatch]:
+    def keys(self, tasks: Sequence[FileScanTask], metrics: ScanMetrics | None = None) -> Iterator[pa.RecordBatch]:
         """The columns to sort by of all live rows."""
         ids = tuple(self.target.schema.find(name).field_id for name in self.order.columns)
         context = replace(self.context, projection=self.target.schema.select(ids))
-        return run_splits(_splits(context, tasks), read_split, ScanMetrics(), context.options.parallelism)
+        return run_splits(_splits(context, tasks), read_split, metrics or ScanMetrics(), context.options.parallelism)
 
     def _writer(self) -> RollingWriter:
         prefix = f"compact-{uuid.uuid4().hex[:8]}"
@@ -143,56 +140,32 @@ class Rewrite:
             first = next((batch for batch in batches if batch.num_rows), None)
         return 0 if first is None else max(1, first.nbytes // first.num_rows)
 
-    def sampled(self, piece: int, tasks: Sequence[FileScanTask], step: int) -> pa.Table:
-        """The columns to sort by of every `step`-th row, with its number."""
-        found, seen = [], _first_of(piece)
-        for batch in self.keys(tasks):
+    def sampled(self, piece: int, tasks: Sequence[FileScanTask], step: int) -> tuple[pa.Table, int, int]:
+        """The columns to sort by of every `step`-th row with its number, the number of rows, and that of dead ones."""
+        metrics, found, seen = ScanMetrics(), [], _first_of(piece)
+        for batch in self.keys(tasks, metrics):
             found.append(sample(pa.Table.from_batches([batch]), self.order, seen, step))
             seen += batch.num_rows
-        return pa.concat_tables(found) if found else pa.table({})
+        return pa.concat_tables(found) if found else pa.table({}), metrics.rows_out, dead_rows_of(metrics)
 
     def divided(
         self, piece: int, tasks: Sequence[FileScanTask], parts: Parts, num_buckets: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of files by bucket, and a report of their number to the first bucket."""
-        metrics, place, seen = ScanMetrics(), 0, _first_of(piece)
-        held: list[pa.Table] = []
-        size = 0
+        """The rows of files by part, for the tasks that sort a bucket of parts each."""
+        seen = _first_of(piece)
+        batches = (pa.Table.from_batches([batch]) for batch in self._rows(tasks, ScanMetrics()))
+        for rows in gathered(batches, self.sort_bytes):
+            codes = parts.part_of(rows, np.arange(seen, seen + rows.num_rows))
+            seen += rows.num_rows
+            for part, own in by_part(rows, codes, parts.count):
+                yield row_of(part, piece, part * num_buckets // parts.count, packed_table(own))
 
-        def by_bucket() -> Iterator[pa.RecordBatch]:
-            rows = pa.concat_tables(held)
-            codes = _bucket_of(parts.part_of(rows, np.asarray(rows.column(_NUMBER))), parts.count, num_buckets)
-            order = np.argsort(codes, kind="stable")
-            starts = np.searchsorted(codes[order], np.arange(num_buckets + 1))
-            moved = rows.take(pa.array(order)).combine_chunks()
-            for bucket in np.flatnonzero(np.diff(starts)).tolist():
-                own = moved.slice(starts[bucket], starts[bucket + 1] - starts[bucket])
-                yield row_of(piece, place, bucket, packed_table(own))
-
-        for batch in self._rows(tasks, metrics):
-            numbers = pa.array(np.arange(seen, seen + batch.num_rows))
-            held.append(pa.Table.from_batches([batch]).append_column(_NUMBER, numbers))
-            seen, size = seen + batch.num_rows, size + batch.nbytes
-            if size >= self.sort_bytes:
-                yield from by_bucket()
-                held, size, place = [], 0, place + 1
-        if held:
-            yield from by_bucket()
-        yield row_of(piece, _REPORT, 0, pickle.dumps((metrics.rows_out, dead_rows_of(metrics))))
-
-    def written(self, rows: Iterator[tuple[int, bytes]], bucket: int, parts: Parts, num_buckets: int) -> Rewritten:
-        """Sort and write the rows of one bucket."""
-        buckets = _bucket_of(np.arange(parts.count), parts.count, num_buckets)
-        first, count = np.searchsorted(buckets, bucket), int((buckets == bucket).sum())
-        tables = (unpacked_table(data) for _, data in rows)
-
-        def part_of(rows: pa.Table) -> Rows:
-            found: Rows = parts.part_of(rows, np.asarray(rows.column(_NUMBER))) - first
-            return found
-
+    def written(self, rows: Iterable[tuple[int, int, bytes]], parts: Parts) -> Rewritten:
+        """Sort and write the parts of one bucket."""
         with self._writer() as writer:
-            for part in spread(tables, part_of, count):
-                writer.write(iter(parts.in_order(part.drop_columns([_NUMBER])).to_batches(SORTED_BATCH_ROWS)))
+            for _, own in groupby(rows, key=itemgetter(1)):
+                part = pa.concat_tables(unpacked_table(data) for *_, data in own)
+                writer.write(iter(parts.in_order(part).to_batches(SORTED_BATCH_ROWS)))
         return Rewritten(self._numbered(writer), 0)
 
 
@@ -203,10 +176,6 @@ def _splits(context: ScanContext, tasks: Sequence[FileScanTask]) -> list[Split]:
 def _first_of(piece: int) -> int:
     """Number of the first row of a piece."""
     return piece << 40
-
-
-def _bucket_of(parts: Rows, num_parts: int, num_buckets: int) -> Rows:
-    return parts * num_buckets // num_parts
 
 
 def dead_rows_of(metrics: ScanMetrics) -> int:
@@ -264,25 +233,12 @@ class _WriteBuckets:
 
     rewrite: Rewrite
     parts: Parts
-    num_buckets: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        rows = values_of(batches, "number", "place", "data")
-        for bucket, own in groupby(rows, key=lambda row: row[0]):
-            reports: list[bytes] = []
-            rewritten = self.rewrite.written(_reporting(own, reports), bucket, self.parts, self.num_buckets)
-            for report in reports:
-                yield row_of(0, _REPORT, bucket, report)
-            yield row_of(0, 0, bucket, pickle.dumps(rewritten))
-
-
-def _reporting(rows: Iterable[tuple[int, int, bytes]], reports: list[bytes]) -> Iterator[tuple[int, bytes]]:
-    for _, place, data in rows:
-        if place == _REPORT:
-            reports.append(data)
-        else:
-            yield place, data
+        rows = values_of(batches, "number", "piece", "data")
+        for bucket, own in groupby(rows, key=itemgetter(0)):
+            yield row_of(bucket, 0, 0, pickle.dumps(self.rewrite.written(own, self.parts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,27 +269,23 @@ class SparkRewrites:
         """
         rewrite = _for_tasks(rewrite)
         limit = SPREAD_FILES * rewrite.layout.target_file_bytes
-        large = [bool(rewrite.order.columns) and _size(tasks) > limit for tasks in groups]
-        done: list[Rewritten] = []
+        large = [i for i, tasks in enumerate(groups) if rewrite.order.columns and _size(tasks) > limit]
+        small = [i for i in range(len(groups)) if i not in large]
+        done: dict[int, Rewritten] = {}
         try:
-            small = self._each([g for g, is_large in zip(groups, large, strict=True) if not is_large], rewrite)
-            done += small
-            rest = iter(small)
-            found = []
-            for tasks, is_large in zip(groups, large, strict=True):
-                one = self._sorted(tasks, rewrite) if is_large else next(rest)
-                done += [one] * is_large
-                found.append(one)
+            done.update(zip(small, self._each([groups[i] for i in small], rewrite), strict=True))
+            for i in large:
+                done[i] = self._sorted(groups[i], rewrite)
         except BaseException:
-            rewrite.discard(file for one in done for file in one.files)
+            rewrite.discard(file for one in done.values() for file in one.files)
             raise
-        return found
+        return [done[i] for i in range(len(groups))]
 
     def count_dead_rows(self, tasks: Sequence[FileScanTask], context: ScanContext) -> list[int]:
         """As the function of this name."""
         if not tasks:
             return []
-        pieces = list(_pieces(tasks, min(COUNTED_BYTES, max(1, _size(tasks) // (2 * self.slots)))))
+        pieces = _pieces(tasks, min(COUNTED_BYTES, max(1, _size(tasks) // (2 * self.slots))))
         counts: Callable[[int, Split], list[int]] = lambda _, split: count_dead_rows(split.tasks, split.context)  # noqa: E731 - pickled to the workers
         found = self._results(
             pieces, replace(context, options=replace(context.options, parallelism=1)), _with_result(counts)
@@ -349,36 +301,35 @@ class SparkRewrites:
     def _sorted(self, tasks: Sequence[FileScanTask], rewrite: Rewrite) -> Rewritten:
         row_bytes = rewrite.row_bytes(tasks)
         if not row_bytes:
-            return Rewritten((), sum(count_dead_rows(tasks, rewrite.context)))
+            return self._each([tasks], rewrite)[0]
         step = step_of(rewrite.sort_bytes, row_bytes)
         target = rewrite.layout.target_file_bytes
-        pieces = list(_pieces(tasks, target))
-        keys = _with_result(lambda number, split: packed_table(rewrite.sampled(number, split.tasks, step)))
-        sampled = map(unpacked_table, self._results(pieces, rewrite.context, keys))
-        parts = Parts.of(pa.concat_tables([table for table in sampled if table.num_rows]), rewrite.order)
+        pieces = _pieces(tasks, target)
+        keys = _with_result(lambda number, split: rewrite.sampled(number, split.tasks, step))
+        sampled, num_rows, dead_rows = zip(*self._results(pieces, rewrite.context, keys), strict=True)
+        parts = Parts.of(pa.concat_tables(table for table in sampled if table.num_rows), rewrite.order)
         num_buckets = min(max(1, ceil(_size(tasks) / (BUCKET_FILES * target))), parts.count)
         divided = self._frame(
             pieces, rewrite.context, lambda number, split: rewrite.divided(number, split.tasks, parts, num_buckets)
         )
         buckets = divided.repartition(num_buckets, "number").sortWithinPartitions("number", "piece", "place")
-        rows = self.jobs.collected(buckets.mapInArrow(_WriteBuckets(rewrite, parts, num_buckets), ROWS))
-        reports = [pickle.loads(bytes(r["data"])) for r in rows if r["place"] == _REPORT]  # noqa: S301 - of our own tasks
-        found = [pickle.loads(bytes(r["data"])) for r in rows if r["place"] != _REPORT]  # noqa: S301 - of our own tasks
-        files = tuple(file for one in found for file in one.files)
-        num_rows = sum(count for count, _ in reports)
-        if len(reports) != len(pieces) or sum(file.record_count for file in files) != num_rows:
+        written = self._reported(buckets.mapInArrow(_WriteBuckets(rewrite, parts), ROWS))
+        files = tuple(file for one in written.values() for file in one.files)
+        if sum(file.record_count for file in files) != sum(num_rows):
             rewrite.discard(files)
-            raise rewrite.miscounted(num_rows)
-        return Rewritten(files, sum(dead for _, dead in reports))
+            raise rewrite.miscounted(sum(num_rows))
+        return Rewritten(files, sum(dead_rows))
 
     def _frame(self, pieces: Sequence[Sequence[FileScanTask]], context: ScanContext, work: _Work) -> Any:
         packed = pack_splits([Split(context, tuple(tasks)) for tasks in pieces])
         return self.jobs.spread(dict(enumerate(packed.splits))).mapInArrow(_OnSplits(packed.shared, work), ROWS)
 
     def _results(self, pieces: Sequence[Sequence[FileScanTask]], context: ScanContext, work: _Work) -> list[Any]:
-        rows = self.jobs.collected(self._frame(pieces, context, work))
-        found = {row["piece"]: pickle.loads(bytes(row["data"])) for row in rows}  # noqa: S301 - of our own tasks
+        found = self._reported(self._frame(pieces, context, work))
         return [found[number] for number in range(len(pieces))]
+
+    def _reported(self, frame: Any) -> dict[int, Any]:
+        return {row["piece"]: pickle.loads(bytes(row["data"])) for row in self.jobs.collected(frame)}  # noqa: S301 - of our own tasks
 
 
 def _for_tasks(rewrite: Rewrite) -> Rewrite:
@@ -391,14 +342,5 @@ def _size(tasks: Iterable[FileScanTask]) -> int:
     return sum(task.data_file.file_size_bytes for task in tasks)
 
 
-def _pieces(tasks: Iterable[FileScanTask], most: int) -> Iterator[list[FileScanTask]]:
-    held: list[FileScanTask] = []
-    size = 0
-    for task in tasks:
-        if held and size + task.data_file.file_size_bytes > most:
-            yield held
-            held, size = [], 0
-        held.append(task)
-        size += task.data_file.file_size_bytes
-    if held:
-        yield held
+def _pieces(tasks: Iterable[FileScanTask], most: int) -> list[list[FileScanTask]]:
+    return list(in_groups(tasks, lambda task: task.data_file.file_size_bytes, most))

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
-from nevermore.pipelines.changes.keys import KeySet, single_chunk
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.keys import KeySet, num_to_truncate
 from nevermore.pipelines.decode.batches import count_ops
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.loaded_table import open_current
-from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
+from nevermore.pipelines.iceberg.row_shape import members_of, single_array, with_columns, without_extensions
 from nevermore.scan_core import Mask, Rows
 
 if TYPE_CHECKING:
@@ -78,56 +78,33 @@ def fold(
         SchemaConflictError: a key column has a type that keys cannot have.
     """
     counts = count_ops(batch.column("op"))
-    first = _after_last_truncate(batch, counts)
+    first = num_to_truncate(batch)
     truncated = after_truncate or first > 0
     changes = ChangeArrays(batch.slice(first) if first else batch, key)
-    dropped: list[tuple[Rows, str]] = []
-    alive = np.ones(len(changes), np.bool_)
-    absent = np.zeros(len(changes), np.bool_)
-    if lacking is not None:
-        absent = KeySet(lacking.columns).find(changes.old_key) >= 0
-    while True:
-        sources = UnsentSources(changes, alive, absent, truncated=truncated, ends=flags)
-        lost = sources.unresolved()
-        if not lost:
-            break
-        for reason, rows in lost.items():
-            dropped.append((rows[alive[rows]], reason))
-            alive[rows] = False
-    removing = alive & changes.moves & (flags is None)
-    return _result(changes, alive, sources, dropped, removing=removing, first=first, truncated=truncated, counts=counts)
-
-
-def _after_last_truncate(batch: pa.Table, counts: Mapping[str, int]) -> int:
-    if "t" not in counts:
-        return 0
-    truncates = np.flatnonzero(np.asarray(pc.equal(batch.column("op"), "t")))
-    return int(truncates[-1]) + 1 if len(truncates) else 0
+    absent = None if lacking is None else KeySet(lacking.columns).find(changes.old_key) >= 0
+    sources = UnsentSources(changes, truncated=truncated, absent=absent, ends=flags)
+    removing = sources.alive & changes.moves & (flags is None)
+    return _result(changes, sources, removing=removing, first=first, truncated=truncated, counts=counts)
 
 
 def _result(
     changes: ChangeArrays,
-    alive: Mask,
     sources: UnsentSources,
-    dropped: list[tuple[Rows, str]],
     *,
     removing: Mask,
     first: int,
     truncated: bool,
     counts: Mapping[str, int],
 ) -> FoldResult:
-    rows = np.flatnonzero(alive)
+    rows = np.flatnonzero(sources.alive)
     last_touch = np.full(changes.limit, -1, np.int64)
     leaves_row = np.zeros(changes.limit, np.bool_)
-    if removing.any():
-        moving = np.flatnonzero(removing)
-        key = np.concatenate([changes.old_code[moving], changes.new_code[rows]])
-        time = np.concatenate([moving, rows])
-        puts = np.concatenate([np.zeros(len(moving), np.bool_), changes.puts[rows]])
-        order = np.argsort(time, kind="stable")
-        key, time, puts = key[order], time[order], puts[order]
-    else:
-        key, time, puts = changes.new_code[rows], rows, changes.puts[rows]
+    moving = np.flatnonzero(removing)
+    key = np.concatenate([changes.old_code[moving], changes.new_code[rows]])
+    time = np.concatenate([moving, rows])
+    puts = np.concatenate([np.zeros(len(moving), np.bool_), changes.puts[rows]])
+    order = np.argsort(time, kind="stable")
+    key, time, puts = key[order], time[order], puts[order]
     # NumPy assigns in order, so the last of several changes of a key stays.
     last_touch[key] = time
     leaves_row[key] = puts
@@ -144,7 +121,7 @@ def _result(
         delete_removes=removes,
         num_missed=_num_repeated(key, puts) + (int(removes.sum()) if truncated else 0),
         needs_lookup=_lookups(changes, written, sources),
-        unresolved=_unresolved(dropped, first),
+        unresolved=_unresolved(sources.dropped, first),
         truncated=truncated,
         counts=counts,
     )
@@ -171,21 +148,22 @@ def _ordered(places: Rows, count: int) -> Rows:
 def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
     """Every touched key once, from the first change of it; and whether that is a create with its own key."""
     by_old = changes.old_code[times] == codes
-    columns = taken([pa.chunked_array([old]) for old in changes.old_key], times)
-    if not by_old.all():
-        mask, rows = pa.array(by_old), pa.array(times)
-        columns = [pc.if_else(mask, old, new.take(rows)) for old, new in zip(columns, changes.new_key, strict=True)]
+    mask, rows = pa.array(by_old), pa.array(times)
+    both = zip(changes.old_key, changes.new_key, strict=True)
+    columns = [
+        old.take(rows) if by_old.all() else pc.if_else(mask, old.take(rows), new.take(rows)) for old, new in both
+    ]
     return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old
 
 
 def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table:
-    columns = dict(changes.columns)
-    sent = [name for name in columns if name not in sources.source_of]
-    columns.update(zip(sent, taken([columns[name] for name in sent], written), strict=True))
-    for name in columns.keys() & sources.source_of.keys():
-        source = sources.source_of[name][written]
-        from_mirror = sources.from_mirror[name][source]
-        columns[name] = single_chunk(columns[name]).take(pa.array(source, mask=from_mirror))
+    columns, rows = dict(changes.columns), pa.array(written)
+    for name, column in changes.columns.items():
+        if name in sources.source_of:
+            source = sources.source_of[name][written]
+            columns[name] = column.take(pa.array(source, mask=sources.from_mirror[name][source]))
+        elif len(written) < len(changes):  # with each key once, all rows are written and none is copied
+            columns[name] = column.take(rows)
     return pa.table(columns)
 
 
@@ -235,13 +213,10 @@ def squash(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """
     arrays = ChangeArrays(changes, key)
     count = len(arrays)
-    alive, nothing = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    while lost := (sources := UnsentSources(arrays, alive, nothing, truncated=False)).unresolved():
-        for rows in lost.values():
-            alive[rows] = False
+    sources = UnsentSources(arrays, truncated=False)
     whole = np.zeros(arrays.limit, np.bool_)
     for codes in (arrays.old_code, arrays.new_code):
-        whole[codes[arrays.moves | ~alive]] = True
+        whole[codes[arrays.moves | ~sources.alive]] = True
     code, places = arrays.new_code, np.arange(count)
     first, last = np.full(arrays.limit, count), np.full(arrays.limit, -1)
     np.minimum.at(first, code, places)
@@ -288,8 +263,7 @@ def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> tuple[p
     is_delete = np.zeros(expanded.num_rows, np.bool_)
     is_delete[np.cumsum(times)[moves] - 2] = True
     ops = single_array(expanded.column("op"))
-    ops = pc.if_else(pa.array(is_delete), pa.scalar("d", ops.type), ops)
-    return expanded.set_column(expanded.schema.get_field_index("op"), expanded.schema.field("op"), ops), is_delete
+    return with_columns(expanded, {"op": pc.if_else(pa.array(is_delete), pa.scalar("d", ops.type), ops)}), is_delete
 
 
 def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
@@ -308,8 +282,7 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
         raise SchemaConflictError(f"the source has a column {DELETED}, which soft_delete needs; rename it")
     after, old_key, unchanged = (single_array(changes.column(n)) for n in ("after", "key", "unchanged"))
     is_delete = pc.equal(single_array(changes.column("op")), "d")
-    old = dict(zip([f.name for f in old_key.type], old_key.flatten(), strict=True))
-    given = dict(zip([f.name for f in after_type], after.flatten(), strict=True))
+    old, given = members_of(old_key), members_of(after)
     given |= {name: pa.nulls(len(after)) for name in columns if name not in given and name != DELETED}
     given |= {n: pc.if_else(is_delete, old[n].cast(given[n].type), given[n]) for n in key}
     unsent = [n for n in given if n not in key] or [*key[:1]]
@@ -322,10 +295,7 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
         "after": softened,
         "unchanged": pc.if_else(is_delete, _where(np.asarray(is_delete), unsent), unchanged),
     }
-    for name, column in replaced.items():
-        index = changes.schema.get_field_index(name)
-        changes = changes.set_column(index, pa.field(name, column.type), column)
-    return changes
+    return with_columns(changes, replaced)
 
 
 def flagged_rows(table: "CatalogTable", batch_rows: int) -> Iterator[pa.Table]:

@@ -16,7 +16,14 @@ from nevermore.pipelines.changes.keys import KeySet, Positions
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, key_texts
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.loaded_table import open_current
-from nevermore.pipelines.iceberg.row_shape import conform, member, python_rows, single_array, without_extensions
+from nevermore.pipelines.iceberg.row_shape import (
+    conform,
+    member,
+    python_rows,
+    single_array,
+    with_columns,
+    without_extensions,
+)
 from nevermore.pipelines.mirrors.fold import DELETED, FoldResult, fold
 from nevermore.scan_core import ROW_LINEAGE, Mask, Rows
 
@@ -175,12 +182,10 @@ def _sources(keys: pa.Table, key_row: Rows) -> Rows:
 
 
 def _replaced(upserts: pa.Table, name: str, chosen: Mask, taken: pa.ChunkedArray) -> pa.Table:
-    index = upserts.schema.get_field_index(name)
-    current = upserts.column(index)
+    current = upserts.column(name)
     if pa.types.is_null(current.type):
         current = pa.chunked_array([pa.nulls(len(current), taken.type)])
-    merged = pc.if_else(pa.array(chosen), taken.cast(current.type), current)
-    return upserts.set_column(index, name, merged)
+    return with_columns(upserts, {name: pc.if_else(pa.array(chosen), taken.cast(current.type), current)})
 
 
 def _contains(lists: pa.ListArray, name: str) -> Mask:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
-from nevermore.pipelines.changes.keys import encode_keys
-from nevermore.pipelines.iceberg.row_shape import single_array
+from nevermore.pipelines.changes.keys import encode_keys, num_to_truncate
+from nevermore.pipelines.iceberg.row_shape import members_of, single_array
 from nevermore.scan_core import Mask, Rows
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
@@ -83,10 +83,8 @@ class Steps:
 
 def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
     """The rows that changes, in application order, remove and add after their last truncate; an update does both."""
-    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
-    if len(truncates):
-        changes = changes.slice(int(truncates[-1]) + 1)
-    return _steps(_signed(changes, columns), after_truncate=len(truncates) > 0)
+    first = num_to_truncate(changes)
+    return _steps(_signed(changes.slice(first), columns), after_truncate=first > 0)
 
 
 def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> Iterator[Steps]:
@@ -286,8 +284,7 @@ def _last_truncate(run: ChangeRun) -> int:
     """Number of changes up to the last truncate, inclusive."""
     first = at = 0
     for table in run.tables():
-        truncates = np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t")))
-        first = at + int(truncates[-1]) + 1 if len(truncates) else first
+        first = at + own if (own := num_to_truncate(table)) else first
         at += table.num_rows
     return first
 
@@ -303,6 +300,5 @@ def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:
 
 
 def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:
-    struct = single_array(changes.column(column))
-    given = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
-    return pa.table({name: given.get(name, pa.nulls(len(struct))) for name in names})
+    given = members_of(single_array(changes.column(column)))
+    return pa.table({name: given.get(name, pa.nulls(changes.num_rows)) for name in names})

@@ -327,7 +327,7 @@ class Publication:
         if before is not None:
             number = before.committed.snapshot_id
             delta.also([{"action": "remove-snapshots", "snapshot-ids": [number]}], [self._is_staged(before)])
-        files, committed = self._committed(delta, live, summary, partial(delta.stage, branch=self._branch))
+        files, committed = self._committed(delta, live, summary, partial(delta.commit, branch=self._branch))
         if before is not None:
             delta.storage.remove(before.written)
         return StagedSnapshot(delta.table, self._branch, delta.base_snapshot_id, committed, files, delta.written)

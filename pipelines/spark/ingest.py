@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import ORDINAL
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, parts_by_key
-from nevermore.pipelines.changes.keys import same_rows, single_chunk
+from nevermore.pipelines.changes.keys import same_rows
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
 from nevermore.pipelines.decode.column_types import widened
@@ -30,7 +30,7 @@ from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
 from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
-from nevermore.pipelines.iceberg.row_shape import conform
+from nevermore.pipelines.iceberg.row_shape import conform, single_array
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys
 from nevermore.pipelines.mirrors.fold import fold, squash
@@ -156,14 +156,14 @@ class TablePart:
 
 
 def _moves(rows: pa.Table, key: Sequence[str]) -> bool:
-    after = single_chunk(rows.column("after"))
+    after = single_array(rows.column("after"))
     is_new = np.asarray(pc.is_valid(after))
     given = dict(zip([f.name for f in after.type], after.flatten(), strict=True))
     return bool((is_new & ~same_rows(_keys(rows), [given[name] for name in key])).any())
 
 
 def _keys(changes: pa.Table) -> list[pa.Array]:
-    return list(single_chunk(changes.column("key")).flatten())
+    return list(single_array(changes.column("key")).flatten())
 
 
 def united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
@@ -510,7 +510,7 @@ class ToRanges:
         for piece, place, data in values_of(batches, "piece", "place", "data"):
             changes = unpacked_table(data)
             own = ChangeBatch(changes, changes.schema.field("after").type, self.key).in_row_type(self.row_type).table
-            places = single_chunk(own.column(ORDER))
+            places = single_array(own.column(ORDER))
             first, last = places[0].as_py(), places[-1].as_py()
             numbers = range(bisect_right(self.bounds, first), bisect_right(self.bounds, last) + 1)
             rows = range(own.num_rows)

@@ -197,7 +197,7 @@ def test_a_commit_never_goes_on_over_what_it_builds_upon(table: Any, tmp_path: P
             append(other, 1)
         case "branch":
             delta = RowDelta(other)
-            delta.stage([], {}, branch="aside")
+            delta.commit([], {}, branch="aside")
         case "version":
             upgrade(other, 3)
         case "replaced":

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nevermore.pipelines.changes import change_arrays
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.mirrors.fold import fold
 from nevermore.pipelines.workers import workers
@@ -273,8 +272,7 @@ def test_chunks_and_threads_change_nothing(
 ) -> None:
     whole = table_of(history[1], ROW, KEY)
     parts = pa.Table.from_batches(whole.to_batches(max_chunksize=chunk_rows), whole.schema)
-    with pytest.MonkeyPatch.context() as patch, workers(threads):
-        patch.setattr(change_arrays, "TAKEN_ROWS", 2)
+    with workers(threads):
         found, wanted = fold(parts, KEY), fold(whole.combine_chunks(), KEY)
     for name in ("upserts", "deletes", "needs_lookup", "unresolved"):
         one, other = getattr(found, name), getattr(wanted, name)
