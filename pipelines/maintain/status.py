@@ -53,7 +53,7 @@ class TableStatus:
         rows_written: rows in data files, including deleted ones.
         data_files: data files of the mirror.
         delete_files: delete files of the mirror.
-        delete_rows: rows in its equality-delete files.
+        delete_rows: keys and positions in its delete files.
         snapshots: snapshots in the metadata of the mirror.
         quarantined: events in quarantine.
         commits: last commits of the mirror, newest first.
@@ -254,7 +254,7 @@ def _status(catalog: "Catalog | None", name: str, config: TableConfig) -> TableS
         rows_written=int(summary.get("total-records", 0)),
         data_files=int(summary.get("total-data-files", 0)),
         delete_files=int(summary.get("total-delete-files", 0)),
-        delete_rows=int(summary.get("total-equality-deletes", 0)),
+        delete_rows=sum(int(summary.get(f"total-{kind}-deletes", 0)) for kind in ("equality", "position")),
         snapshots=0 if mirror is None else len(mirror.metadata.snapshots),
         quarantined=int(_summary(held).get("total-records", 0)),
         commits=commits,

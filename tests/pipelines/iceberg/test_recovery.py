@@ -29,7 +29,7 @@ from nevermore.scan_core import open_table
 CONFIG = """
 catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}
 tables:
-  shop.p: {source: {path: "landing/*.jsonl", format: debezium-json}, key: [id], types: {id: long}}
+  shop.p: {source: {path: "landing/*.jsonl", format: debezium-json}, key: [id], deletes: equality, types: {id: long}}
 """
 LOG = "change_log.shop_p"
 

@@ -13,6 +13,7 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.status import status
 from tests.pipelines.project import Event, Project, event, the
 
 MODES: dict[str, dict[str, Any]] = {
@@ -116,6 +117,9 @@ def test_a_run_with_nothing_new_converts_what_an_earlier_one_left(tmp_path: Path
     assert (report.conversion.removed_files, report.conversion.added_positions) == (1, 1)
     assert deletes_of(project.table("shop.products")) == (0, 1, 0)
     assert the(project.run()).conversion is None
+    config = load(project.folder / "nevermore.yaml")
+    (found,) = status(open_catalog(config), config)
+    assert (found.delete_rows, found.delete_files) == (1, 1)
 
 
 def test_a_continuous_run_converts_deletes_of_the_stated_age(tmp_path: Path) -> None:
