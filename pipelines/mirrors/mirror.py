@@ -57,7 +57,7 @@ from nevermore.pipelines.mirrors.fold import (
     up_to_truncate,
     with_deletes_of_moved_rows,
 )
-from nevermore.pipelines.mirrors.mirror_lookup import ROW_ID, FoundRows, all_rows, complete, find_rows, with_row_ids
+from nevermore.pipelines.mirrors.mirror_lookup import ROW_ID, all_rows, complete, find_rows, with_row_ids
 from nevermore.pipelines.mirrors.multiset import recount, steps_by_row
 from nevermore.pipelines.mirrors.table_shape import (
     ADOPTED,
@@ -66,7 +66,7 @@ from nevermore.pipelines.mirrors.table_shape import (
     shape_properties,
     with_declared,
 )
-from nevermore.scan_core import Mask, Rows, ScanOptions, Schema
+from nevermore.scan_core import Mask, ScanOptions, Schema
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
@@ -251,29 +251,24 @@ def _recount(writing: _Writing, changes: ChangeRun) -> None:
     writing.live = live_keys(delta.table, delta.schema, ())
     base = [name for name in delta.base_columns if name in columns]
 
-    def find(rows: pa.Table, returned: Sequence[str]) -> tuple[FoundRows, Rows]:
-        """Live rows that equal some of these, and their indices in `rows`."""
+    def in_columns(rows: pa.Table) -> pa.Table:
+        return without_extensions(conform(rows, key_schema))
+
+    def find_live(rows: pa.Table) -> pa.Table:
+        """Live rows that equal one of these in all columns that these have."""
         asked = conform(rows, key_schema).select(rows.column_names)
         # In existing rows, a column that is new in this batch is NULL.
         old = np.ones(max(rows.num_rows, 1), np.bool_)
         for name in set(rows.column_names) - set(base):
             old &= np.asarray(asked.column(name).is_null(), np.bool_)
-        places = np.flatnonzero(old)
+        places = pa.array(np.flatnonzero(old))
         known = [name for name in base if name in rows.column_names]
         if not known:
-            return all_rows(delta.table, tuple(returned), any_at_all=bool(len(places))), places
-        return find_rows(delta.table, asked.select(known).take(pa.array(places)), tuple(returned)), places
-
-    def count_live(rows: pa.Table) -> Rows:
-        found, places = find(rows, ())
-        return np.bincount(places[found.key_row], minlength=rows.num_rows)
-
-    def in_columns(rows: pa.Table) -> pa.Table:
-        return without_extensions(conform(rows, key_schema))
+            return in_columns(all_rows(delta.table, base, any_at_all=bool(len(places))))
+        return in_columns(find_rows(delta.table, asked.select(known).take(places), tuple(base)).rows)
 
     for part in steps_by_row(changes, columns, writing.limit_bytes):
-        taken = replace(part, rows=in_columns(part.rows)) if part.is_partial.any() else part
-        counted = recount(taken, count_live, lambda rows: in_columns(find(rows, base)[0].rows))
+        counted = recount(replace(part, rows=in_columns(part.rows)), find_live)
         writing.num_missed += counted.num_missed
         writing.rows(counted.upserts)
         if counted.truncated:

@@ -88,11 +88,10 @@ def with_row_ids(delta: RowDelta, upserts: pa.Table, keys: pa.Table) -> pa.Table
     return upserts if row_ids.null_count == len(row_ids) else upserts.append_column(ROW_ID.name, row_ids)
 
 
-def all_rows(table: "CatalogTable", columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
+def all_rows(table: "CatalogTable", columns: Sequence[str], *, any_at_all: bool = True) -> pa.Table:
     """Every live row, as for a single key without columns; none unless `any_at_all`."""
     scan = open_current(table).scan().select(*columns)
-    rows = without_extensions(scan.to_table() if any_at_all else pa.Table.from_batches([], schema=scan.arrow_schema))
-    return FoundRows(rows, np.zeros(rows.num_rows, np.int64))
+    return without_extensions(scan.to_table() if any_at_all else pa.Table.from_batches([], schema=scan.arrow_schema))
 
 
 def _is_joined(column: pa.ChunkedArray) -> bool:

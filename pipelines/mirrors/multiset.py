@@ -14,12 +14,10 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
 from nevermore.pipelines.changes.keys import encode_keys, num_to_truncate
-from nevermore.pipelines.iceberg.row_shape import members_of, single_array
+from nevermore.pipelines.iceberg.row_shape import distinct_rows, members_of, single_array
 from nevermore.scan_core import Mask, Rows
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
-CountLive = Callable[[pa.Table], Rows]
-"""Counts the live rows that equal each of these distinct rows."""
 FindLive = Callable[[pa.Table], pa.Table]
 """Finds all live rows that equal one of these distinct rows in all columns that it has."""
 
@@ -62,24 +60,6 @@ class Steps:
         """Steps that remove a row given without some columns."""
         return np.asarray(pc.list_value_length(self.lacking)) > 0
 
-    def only(self, chosen: Mask) -> "Steps":
-        """The chosen steps."""
-        mask = pa.array(chosen)
-        return Steps(self.rows.filter(mask), self.signs[chosen], self.lacking.filter(mask), self.after_truncate)
-
-    def affected(self) -> tuple[Mask, list[str]]:
-        """The steps that may meet a removal of a row given without some columns, and the columns that all old rows have.
-
-        Rows that differ in a column that every old row has never match the same removal.
-        """
-        is_partial = self.is_partial
-        lacking = set(pc.unique(self.lacking.flatten()).to_pylist())
-        shared = [name for name in self.rows.column_names if name not in lacking]
-        if not is_partial.any() or not shared:
-            return np.full(len(self.signs), is_partial.any()), shared
-        group = encode_keys([self.rows.column(n) for n in shared])[0]
-        return np.isin(group, group[is_partial]), shared
-
 
 def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
     """The rows that changes, in application order, remove and add after their last truncate; an update does both."""
@@ -109,47 +89,16 @@ def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> It
         yield _steps(_signed(next(run.tables()).slice(0, 0), columns), after_truncate=True)
 
 
-def recount(taken: Steps, count_live: CountLive, find_live: FindLive) -> Recount:
-    """Compute the rows that steps add and remove; removing a missing row has no effect."""
-    affected, shared = taken.affected()
-    if not affected.any():
-        return _by_whole_rows(taken, count_live)
-    near = taken.rows.filter(pa.array(affected)).select(shared)
-    group = encode_keys(near.columns)[0] if shared else np.zeros(int(affected.sum()), np.int64)
-    _, firsts = np.unique(group, return_index=True)
-    asked = near.take(pa.array(firsts))
-    live = taken.rows.slice(0, 0) if taken.after_truncate else find_live(asked)
-    several = _one_by_one(taken.only(affected), live)
-    whole = _by_whole_rows(taken.only(~affected), count_live)
-    return Recount(
-        pa.concat_tables([several.upserts, whole.upserts], promote_options="permissive"),
-        pa.concat_tables([several.deletes, whole.deletes], promote_options="permissive"),
-        taken.after_truncate,
-        several.num_missed + whole.num_missed,
-    )
-
-
-def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
-    rows, signs, truncated = taken.rows, taken.signs, taken.after_truncate
-    if rows.num_rows == 0:
-        return Recount(rows, rows, truncated, 0)
-    codes, _ = encode_keys(rows.columns)
-    _, firsts, group = np.unique(codes, return_index=True, return_inverse=True)
-    distinct = rows.take(pa.array(firsts))
-    total, lowest = _walk(group, signs, len(firsts))
-    before = np.zeros(len(firsts), np.int64)
-    asked = np.flatnonzero(np.bincount(group[signs < 0], minlength=len(firsts)))
-    if len(asked) and not truncated:
-        before[asked] = count_live(distinct.take(pa.array(asked)))
-    after = np.maximum(before + total, total - np.minimum(lowest, 0))
-    return _result(distinct, before, after, truncated=truncated, num_missed=int((after - before - total).sum()))
-
-
-def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
-    """Apply steps in order, as the row that a removal takes depends on earlier steps if it lacks columns.
-
-    `live` are all rows of the table that they may remove.
-    """
+def recount(taken: Steps, find_live: FindLive) -> Recount:
+    """Compute the rows that steps add and remove, in order; removing a missing row has no effect."""
+    removes = taken.signs < 0
+    lacking = set(pc.unique(taken.lacking.flatten()).to_pylist())
+    # Rows that differ in a column that every old row has never match the same removal.
+    shared = [name for name in taken.rows.column_names if name not in lacking]
+    removed = taken.rows.select(shared).filter(pa.array(removes))
+    live = taken.rows.slice(0, 0)
+    if removes.any() and not taken.after_truncate:
+        live = find_live(distinct_rows(removed) if shared else removed.slice(0, 1))
     columns = sorted(taken.rows.column_names)
     partial = taken.is_partial
     known = pa.concat_tables([taken.rows.select(columns), live.select(columns)], promote_options="permissive")
@@ -287,16 +236,6 @@ def _last_truncate(run: ChangeRun) -> int:
         first = at + own if (own := num_to_truncate(table)) else first
         at += table.num_rows
     return first
-
-
-def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:
-    """For each group, the sum of its signs and the lowest partial sum."""
-    order = np.argsort(group, kind="stable")
-    running = np.cumsum(signs[order])
-    starts = np.searchsorted(group[order], np.arange(count))
-    base = np.r_[0, running][starts]
-    ends = np.r_[starts[1:], len(order)] - 1
-    return running[ends] - base, np.minimum.reduceat(running, starts) - base
 
 
 def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:

@@ -32,9 +32,6 @@ def apply(live: Counter[Row], changes: list[Change]) -> tuple[Counter[Row], int,
     """The rows after a batch as `recount` has it, how many distinct rows it deletes, how many removals found none."""
     batch = batch_of(changes, COLUMNS, ("a", "b"))
 
-    def count_live(rows: pa.Table) -> np.ndarray[Any, Any]:
-        return np.array([live[r["a"], r["b"]] for r in rows.to_pylist()], np.int64)
-
     def find_live(rows: pa.Table) -> pa.Table:
         asked = (
             [tuple(r.get(name) for name in COLUMNS) for r in rows.to_pylist()] if rows.num_columns else [(None, None)]
@@ -42,7 +39,7 @@ def apply(live: Counter[Row], changes: list[Change]) -> tuple[Counter[Row], int,
         found = [r for r in live.elements() if any(agree(r, other, rows.column_names) for other in asked)]
         return pa.Table.from_pylist([row(r) for r in found], pa.schema(list(COLUMNS.items())))
 
-    counted = recount(steps(batch.table, ("a", "b")), count_live, find_live)
+    counted = recount(steps(batch.table, ("a", "b")), find_live)
     after = Counter[Row]() if counted.truncated else live.copy()
     for gone in counted.deletes.to_pylist():
         del after[gone["a"], gone["b"]]
