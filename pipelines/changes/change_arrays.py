@@ -1,6 +1,7 @@
 """The changes of a batch as arrays, and the sources of columns that a change did not send (rule 26)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,16 @@ from nevermore.pipelines.changes.keys import check_key_types, encode_keys, same_
 from nevermore.pipelines.decode.batches import SEND_AGAIN
 from nevermore.pipelines.iceberg.row_shape import members_of, single_array, with_columns
 from nevermore.scan_core import Mask, Rows
+
+
+def taken(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
+    """Ascending rows of a column, chunk by chunk: all chunks together may have more bytes of text than one array holds."""
+    ends = np.cumsum([0, *map(len, column.chunks)])
+    places = pairwise(np.searchsorted(rows, ends).tolist())
+    of_chunks = zip(column.chunks, ends[:-1], places, strict=True)
+    return pa.chunked_array(
+        [c.take(pa.array(rows[low:high] - begin)) for c, begin, (low, high) in of_chunks], column.type
+    )
 
 
 class ChangeArrays:
@@ -172,8 +183,7 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
         kept: indices of the wanted changes.
         chosen: which of these to complete.
     """
-    chosen_rows = pa.array(kept)
-    columns = {name: column.take(chosen_rows) for name, column in arrays.columns.items()}
+    columns = {name: taken(column, kept) for name, column in arrays.columns.items()}
     unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
     for name, source_of in sources.source_of.items():
         source = source_of[kept]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
 from nevermore.pipelines.changes.keys import KeySet, num_to_truncate
 from nevermore.pipelines.decode.batches import count_ops
 from nevermore.pipelines.errors import SchemaConflictError
@@ -157,13 +157,13 @@ def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table,
 
 
 def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table:
-    columns, rows = dict(changes.columns), pa.array(written)
+    columns = dict(changes.columns)
     for name, column in changes.columns.items():
         if name in sources.source_of:
             source = sources.source_of[name][written]
             columns[name] = column.take(pa.array(source, mask=sources.from_mirror[name][source]))
         elif len(written) < len(changes):  # with each key once, all rows are written and none is copied
-            columns[name] = column.take(rows)
+            columns[name] = taken(column, written)
     return pa.table(columns)
 
 

@@ -279,3 +279,13 @@ def test_chunks_and_threads_change_nothing(
         assert one == other or one.equals(other), name
     assert (found.delete_is_insert == wanted.delete_is_insert).all()
     assert (found.num_missed, found.counts) == (wanted.num_missed, wanted.counts)
+
+
+def test_rows_are_taken_chunk_by_chunk_as_all_texts_may_not_fit_into_one_array() -> None:
+    row_type = pa.struct([("k", pa.int64()), ("v", pa.string())])
+    updates = [Change("u", {"k": n // 2}, {"k": n // 2, "v": f"text {n}"}) for n in range(8)]
+    changes = table_of(updates, row_type, ["k"])
+    parts = pa.Table.from_batches(changes.to_batches(max_chunksize=2), changes.schema)
+    upserts = fold(parts, ["k"]).upserts
+    assert upserts.column("v").to_pylist() == [f"text {n}" for n in (1, 3, 5, 7)]
+    assert [column.num_chunks for column in upserts.columns] == [4] * upserts.num_columns
