@@ -3,8 +3,8 @@
 Contains writing and reading of the log. The changes are applied to the mirror in `mirrors/`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,9 +35,9 @@ from nevermore.pipelines.iceberg.loaded_table import (
     storage_of,
 )
 from nevermore.pipelines.iceberg.row_shape import python_rows, with_columns, without_extensions
-from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields, without
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_rows
-from nevermore.scan_core import Expr, PartitionSpec, Schema, StructType, Table, arrow_type, col
+from nevermore.scan_core import Expr, PartitionSpec, Scan, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -161,6 +161,10 @@ def placed(changes: pa.Table, place: str) -> pa.Table:
     column = pa.repeat(place, changes.num_rows)
     known = ORDER in changes.column_names
     return with_columns(changes, {ORDER: column}) if known else changes.append_column(ORDER, column)
+
+
+def _of_images(names: Iterable[str]) -> set[str]:
+    return {f"{image}.{name}" for image in ("before", "after") for name in names}
 
 
 def key_of(changes: Changes) -> tuple[str, ...]:
@@ -392,6 +396,10 @@ class ChangeLog:
             raise PositionLostError(f"{self.name} no longer exists")
         return self.table
 
+    def scan(self) -> Scan:
+        """A scan of the table of a log that exists."""
+        return open_current(self.stored).scan()
+
     def create(self, properties: Mapping[str, str] | None = None) -> None:
         """Create the table with these properties, unless it exists."""
         if self.table is None:
@@ -480,9 +488,7 @@ class ChangeLog:
                 more = {**more, positions.RELOADED: f"{reload_from} {last}"}
                 reload_from = 0
                 if self._replaces_types and self._sent:  # without a row, nothing says which columns there are
-                    gone = self.row_types.keys() - self._sent - {*self.key}
-                    paths = {f"{image}.{name}" for image in ("before", "after") for name in gone}
-                    delta.evolve(replace(delta.schema, fields=without(delta.schema.fields, paths)))
+                    delta.drop_columns(_of_images(self.row_types.keys() - self._sent - {*self.key}))
             carried = self._properties(position, last, delta, reload_from)
             committed = delta.commit(files, {**carried, **more}, operation="append")
         self.position, self.last_ordinal, self.order_reached = position, last, order
@@ -530,31 +536,34 @@ class ChangeLog:
         reload = {} if reload_from is None else {positions.RELOAD: str(reload_from)}
         return {**carried, positions.LAST_ORDINAL: str(last), **self.base.properties, **reload}
 
-    @property
-    def dropped_columns(self) -> set[str]:
-        """Columns that rows of this log had, and that were dropped since."""
-        had = (name for schema in self.stored.metadata.schemas for name in schema.column_names)
-        return {name.removeprefix("after.") for name in had if name.startswith("after.")} - self.row_types.keys()
+    def drop_columns(self, names: Collection[str]) -> None:
+        """Drop columns of the rows, without a snapshot."""
+        delta = RowDelta(self._moved_table(self.position))
+        delta.drop_columns(_of_images(names))
+        delta.commit_schema()
+
+    def dropped_columns(self, mirror: "CatalogTable") -> set[str]:
+        """Columns of rows that were dropped after a mirror last applied this log, even if others have these names now."""
+        metadata, now = self.stored.metadata, current_schema(self.stored)
+        applied = metadata.snapshot_by_id(int(positions.newest_property(mirror, positions.LOG_SNAPSHOT) or 0))
+        schemas = [s for s in metadata.schemas if applied is None or s.schema_id == applied.schema_id != now.schema_id]
+        had = {(s.find_field(name).field_id, name) for s in schemas for name in s.column_names}
+        gone = {name.removeprefix("after.") for number, name in had if name.startswith("after.") and number not in now}
+        return gone - (self.row_types.keys() if applied is None else set())
 
     def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
         self._sent |= {member.name for member in wanted.field("after").type}
         # Keys stay what they are: they identify rows also in what refers to them.
-        last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
-        evolution = evolve(
-            delta.schema,
-            iceberg_fields(wanted),
-            last_id,
-            replaces=lambda path: self._replaces_types and path.startswith(("before.", "after.")),
+        clashes = delta.hold(
+            iceberg_fields(wanted), lambda path: self._replaces_types and path.startswith(("before.", "after."))
         )
-        if (of_key := next((c for c in evolution.clashes if c.column.startswith("key.")), None)) is not None:
+        if (of_key := next((c for c in clashes if c.column.startswith("key.")), None)) is not None:
             raise SchemaConflictError(
                 f"{self.name}: the column {of_key.column.removeprefix('key.')} of the key was {of_key.table_type} and is now "
                 f"{of_key.feed_type}; {_ANOTHER_KEY}"
             )
-        if evolution.clashes:
-            raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
-        if evolution.changed:
-            delta.evolve(evolution.schema)
+        if clashes:
+            raise SchemaConflictError(f"{self.name}: " + "; ".join(map(str, clashes)))
 
     def _moved_table(self, before: str | None) -> "CatalogTable":
         """The refreshed table, if nobody else has appended since its position was read."""
@@ -573,7 +582,7 @@ class ChangeLog:
         """Number of changes that a complete log holds in (after, end]; `end` is not within the base."""
         if after >= self.base.ordinal or self.table is None:
             return end - after
-        earlier = open_current(self.table).scan().where(f"{ORDINAL} <= {after}").count() if after else 0
+        earlier = self.scan().where(f"{ORDINAL} <= {after}").count() if after else 0
         return self.base.num_changes - int(earlier) + end - self.base.ordinal
 
     def end_of_batch(self, after: int, max_rows: int, *, whole_reloads: bool = True) -> int:

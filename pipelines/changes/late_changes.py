@@ -13,11 +13,10 @@ from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSource
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from nevermore.pipelines.changes.change_run import Changes
 from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched, num_to_truncate
-from nevermore.pipelines.decode.batches import ChangeBatch
+from nevermore.pipelines.decode.batches import in_row_type
 from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.row_shape import member, without_extensions
 from nevermore.scan_core import Scan, col
 
@@ -44,7 +43,7 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """Logged changes of the keys of some changes before them, since the last truncate; in order."""
     first = changes.column(ORDER)[0].as_py()
-    scan = open_current(log.stored).scan().where((col(ORDER) <= first) | col(ORDER).is_null())
+    scan = log.scan().where((col(ORDER) <= first) | col(ORDER).is_null())
     logged = _history(scan, changes, key, with_truncates=True)
     if logged is None:
         return changes.slice(0, 0)
@@ -77,8 +76,7 @@ def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncate
 
 def _like(changes: pa.Table, logged: pa.Table, key: Sequence[str]) -> pa.Table:
     """Rows of a log in the schema of changes, with their ordinals."""
-    own = ChangeBatch(in_change_schema(logged, key), logged.schema.field("after").type, tuple(key))
-    rows = own.in_row_type(changes.schema.field("after").type).table
+    rows = in_row_type(in_change_schema(logged, key), changes.schema.field("after").type, key)
     return rows.append_column(ORDINAL, logged.column(ORDINAL))
 
 
@@ -105,7 +103,7 @@ def with_later_changes(
         num_late = 0 if reached is None else int(np.asarray(pc.less(table.column(ORDER), reached)).sum())
         if num_late and row_type is None:
             row_type = _with_logged(own, log)
-        batch = ChangeBatch(table, own, tuple(key)).in_row_type(row_type or own).table
+        batch = in_row_type(table, row_type or own, key)
         late, rest = batch.slice(0, num_late), batch.slice(num_late)
         if num_late:
             valid = _after_truncates(late, log)
@@ -130,9 +128,7 @@ def _with_logged(row_type: pa.StructType, log: ChangeLog) -> pa.StructType:
 def _after_truncates(late: pa.Table, log: ChangeLog) -> pa.Table:
     """Changes that do not belong before a truncate of the log."""
     first = late.column(ORDER)[0].as_py()
-    truncates = (
-        open_current(log.stored).scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
-    )
+    truncates = log.scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
     newest = pc.max(truncates.column(ORDER)).as_py()
     return late if newest is None else late.filter(pc.greater_equal(late.column(ORDER), newest))
 
@@ -141,7 +137,7 @@ def _with_later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table:
     """Late changes merged in order with the log's changes of their keys after the first of them."""
     if late.num_rows == 0:
         return late
-    later = _history(open_current(log.stored).scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
+    later = _history(log.scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
     return late if later is None else _merged(late, later, key)
 
 
@@ -158,10 +154,8 @@ def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: 
 
 def _merged(late: pa.Table, later: pa.Table, key: Sequence[str]) -> pa.Table:
     """Late changes merged with those of the log, each once, in order."""
-    row_type = late.schema.field("after").type
-    logged = later.sort_by(ORDINAL).drop_columns([ORDINAL])
-    own = ChangeBatch(in_change_schema(logged, key), logged.schema.field("after").type, tuple(key))
-    both = pa.concat_tables([_each_once(own.in_row_type(row_type).table, key), late])
+    logged = _like(late, later.sort_by(ORDINAL), key).drop_columns([ORDINAL])
+    both = pa.concat_tables([_each_once(logged, key), late])
     return both.take(pc.sort_indices(both.column(ORDER)))
 
 

@@ -82,9 +82,6 @@ def init(
     print_result(document, lines, as_json=as_json)
 
 
-_STATUS = {"ok": "OK", "warning": "WARNING", "failed": "FAILED"}
-
-
 def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Check before anything is read: catalog, warehouse, sources, rights, settings, replication slots, clocks.
 
@@ -99,7 +96,7 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
     for examined in examine(settings):
         finding = examined.finding
         has_failed |= finding.status == "failed"
-        line = f"{_STATUS[finding.status]:8}{examined.subject}: {finding.what}: {finding.found}"
+        line = f"{finding.status.upper():8}{examined.subject}: {finding.what}: {finding.found}"
         print_result(examined.as_dict(), [line], as_json=as_json)
     raise typer.Exit(1 if has_failed else 0)
 
@@ -169,9 +166,8 @@ def ingest(
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
-    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
+    from nevermore.pipelines.ingest.feed_run import run_once
 
-    freeze_imports()
     with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
         report = run_once(
             settings,
@@ -322,7 +318,7 @@ def run(
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
     from nevermore.pipelines.cli.watch import RegularChecks, watching
-    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
+    from nevermore.pipelines.ingest.feed_run import run_continuously
     from nevermore.pipelines.ingest.table_patterns import check_tables
     from nevermore.pipelines.maintain.compact import Upkeep
     from nevermore.pipelines.maintain.retention import RegularExpiry
@@ -330,7 +326,6 @@ def run(
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
-    freeze_imports()
     stop = threading.Event()
     upkeep, expiry, checks = Upkeep(settings), RegularExpiry(settings, tables), RegularChecks(settings)
 

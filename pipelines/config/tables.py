@@ -231,6 +231,8 @@ class TableConfig(AssetConfig):
             or `clamp` (0001-01-01 or 9999-12-31T23:59:59.999999).
         schema_changes: what happens when events bring a new column or a wider type. `evolve`: the mirror gets it. `freeze`: the table
             stops before the batch, and nothing of it is applied.
+        dropped_columns: what becomes of a column that the source drops. `keep`: it stays, and is NULL in later rows. `drop`: it leaves the table, and
+            older snapshots keep it; for [feeds that state their columns](how-changes-are-applied.md#what-happens-to-a-column-that-is-added-dropped-or-changed).
         sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
         bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
         index: indexes that are kept up to date.
@@ -280,6 +282,7 @@ class TableConfig(AssetConfig):
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
     infinite_dates: InfiniteDates = "quarantine"
     schema_changes: Literal["evolve", "freeze"] = "evolve"
+    dropped_columns: Literal["keep", "drop"] = "keep"
     sort_by: Names = ()
     bloom_filters: bool = False
     index: IndexConfig | None = None
@@ -298,12 +301,21 @@ class TableConfig(AssetConfig):
     def _is_for_its_engine(self) -> "TableConfig":
         if self.ingest.engine == "spark" and (reason := self.why_not_on_spark()) is not None:
             raise placed(f"{reason}; leave ingest out, or set engine: local or auto", "ingest")
+        if self.dropped_columns == "drop" and (
+            self.identity == "full" or self.schema_changes == "freeze" or self.order_by != "position"
+        ):
+            raise placed(
+                "dropped_columns: drop cannot be combined with identity: full, schema_changes: freeze or order_by",
+                "dropped_columns",
+            )
         return self
 
     def why_not_on_spark(self) -> str | None:
         """Why the tasks of Spark cannot ingest the table; None if they can."""
         if isinstance(self.source, KafkaSource) and self.source.message_columns:
             return "Spark adds no message_columns"
+        if self.dropped_columns == "drop":
+            return "Spark drops no columns"
         if isinstance(self.source, FilesSource | KafkaSource):
             return None
         return f"Spark ingests files and topics, and {self.source.title} is read through a connection"

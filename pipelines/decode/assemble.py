@@ -355,6 +355,11 @@ class Part:
     encodings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     num_moved: int = 0
 
+    def without(self, columns: Collection[str]) -> "Part":
+        """The same changes without some columns of their rows."""
+        row_type = pa.struct([f for f in self.row_type if f.name not in columns])
+        return replace(self, row_type=row_type, table=in_row_type(self.table, row_type, self.key))
+
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:
     """Merge all parts into one batch in application order; a part that contradicts an earlier one is rejected."""
@@ -442,11 +447,27 @@ def assemble(
     parts: list[Part] = []
     rejected: list[Rejected] = []
     counts: Counter[str] = Counter()
-    groups = _declared_so_far(events.declared, declared_of)
+    groups = _declared_so_far(events.declared, declared_of, splits=bool(feed.drops_columns))
     if is_empty_load and not feed.known_key:
         groups = [(rows, events.declared[0], [])]
+    dropped: frozenset[str] | None = None
+    ages, reached = np.arange(len(rows)), -1
+    if feed.drops_columns == "time":  # partitions of a topic have no common order
+        ages = np.asarray(events.source_ts.cast(pa.int64()).fill_null(0))[rows]
     for places, own, others in groups:
         so_far = _after(feed, parts)
+        if feed.drops_columns and own.is_whole:
+            stated = {*map(feed.target_name, own.types), *so_far.known_key}
+            stated |= {*(() if raw.message is None else raw.message.column_names)}
+            gone: set[str] = set()
+            if ages[places].min() > reached:
+                # with `on_conflict: new_column`, `price__string` holds values of `price`
+                gone = {name for name in so_far.known_types if stated.isdisjoint((name, name.rpartition("__")[0]))}
+                feed = replace(feed, known_types={n: t for n, t in so_far.known_types.items() if n not in gone})
+                parts = [part.without(gone) for part in parts]
+            dropped = (dropped or frozenset()) | gone
+            so_far = _after(feed, parts)
+        reached = max(reached, ages[places].max(initial=-1))
         complete = own.completed(_of_table(other, so_far) for other in others)
         part, refused = _assemble_part(events, rows[places], places, complete, feed=so_far, raw=raw, reading=reading)
         rejected.append(refused)
@@ -456,23 +477,25 @@ def assemble(
     counts[MOVED] = sum(part.num_moved for part in parts)
     batch, conflicts = merge_parts(parts, feed, raw)
     encodings = _after(feed, parts).known_encodings
-    return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +counts, encodings)
+    return Assembled(replace(batch, dropped=dropped), Rejected.concat([*rejected, *conflicts]), +counts, encodings)
 
 
 def _declared_so_far(
-    declared: Sequence[Declared], declared_of: NDArray[np.int32]
+    declared: Sequence[Declared], declared_of: NDArray[np.int32], *, splits: bool
 ) -> list[tuple[Rows, Declared, list[Declared]]]:
     """Split changes by their declarations: (places of changes, declaration, what may complete it), by first occurrence.
 
     A change that declares less than others takes the rest from earlier ones, the latest of them first; never from later
-    ones, which may be in another batch. So a group is split where a more complete declaration begins.
+    ones, which may be in another batch. So a group is split where a more complete declaration begins, or any other with `splits`.
     """
     kind_of, first_places = distinct(declared_of)
     own = [declared[code] for code in declared_of[first_places]]
     result: list[tuple[Rows, Declared, list[Declared]]] = []
     for number, kind in enumerate(own):
         places = np.flatnonzero(kind_of == number)
-        others = [other for other in range(len(own)) if other != number and kind.completed([own[other]]) != kind]
+        others = [
+            other for other in range(len(own)) if other != number and (splits or kind.completed([own[other]]) != kind)
+        ]
         borders = np.searchsorted(places, first_places[others])
         for begin, end in zip([0, *borders], [*borders, len(places)], strict=True):
             if begin < end:

@@ -86,12 +86,15 @@ class ChangeBatch:
         row_type: columns of `before` and `after`; a column without any value so far has type null.
         key: names of the key columns, in the order of the key struct.
         sent: columns of the feed that the events have, including those that the table leaves out.
+        dropped: columns that the source dropped before the last of these changes, which have no values in them from before that; None
+            where no event states all columns.
     """
 
     table: pa.Table
     row_type: pa.StructType
     key: tuple[str, ...]
     sent: frozenset[str] = frozenset()
+    dropped: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if not self.table.schema.equals(

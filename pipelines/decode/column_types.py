@@ -49,7 +49,7 @@ _GROUPS[[kernels.INT, kernels.FLOAT]] = 2
 _GROUPS[[kernels.STRING, kernels.ESCAPED]] = 3
 _GROUPS[kernels.OBJECT] = 4
 _GROUPS[kernels.ARRAY] = 5
-_GIVEN, _NESTED = slice(kernels.FALSE, None), slice(kernels.OBJECT, None)
+_GIVEN = slice(kernels.FALSE, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,6 @@ def infer_together(columns: list[SpanColumn | pa.Array], options: InferenceOptio
         arrow = plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type)
         return NOTHING if _has_no_elements(arrow) else from_arrow(arrow)
     given = [column for column in spans if column.kinds[_GIVEN].any()]
-    if len(given) > 1 and not any(column.kinds[_NESTED].any() for column in given):
-        each = {infer(column, options) for column in given}
-        if len(each) == 1:
-            return each.pop()
     return infer(_joined(given or spans[:1]), options)
 
 

@@ -162,10 +162,12 @@ class Declared:
     Attributes:
         types: value type by source column.
         key: names of the key columns; empty if the feed does not declare them.
+        is_whole: whether rows have no other columns than those of `types`.
     """
 
     types: Mapping[str, ValueType] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    is_whole: bool = False
 
     def completed(self, others: "Iterable[Declared]") -> "Declared":
         """Add what only others declare of the same table, the first of them that do.
@@ -177,7 +179,7 @@ class Declared:
             borrowed = {name: replace(t, widens=t.arrow == pa.int32()) for name, t in other.types.items()}
             types = {**borrowed, **types}
             key = key or other.key
-        return Declared(types, key)
+        return replace(self, types=types, key=key)
 
 
 Placed = tuple[pa.StringArray, pa.StringArray | None]
@@ -300,8 +302,7 @@ def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple
     encoded = [part.fill_null("").dictionary_encode() for part in parts]
     code = np.zeros(len(parts[0]), np.int64)
     for part in encoded:
-        if len(part.dictionary) > 1:
-            code = code * len(part.dictionary) + np.asarray(part.indices)
+        code = code * len(part.dictionary) + np.asarray(part.indices)
     index, first = distinct(code)
     names = [".".join(text for part in encoded if (text := part[int(at)].as_py())) for at in first]
     return index.astype(np.int32), tuple(names) or ("",)
@@ -321,12 +322,9 @@ def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
 def distinct_columns(mask: Mask) -> tuple[Rows, Rows]:
     """`distinct` for the columns of a boolean matrix."""
     if not mask.size:
-        return np.zeros(mask.shape[1], np.int64), np.zeros(min(mask.shape[1], 1), np.int64)
+        return distinct(np.zeros(mask.shape[1]))
     packed = np.ascontiguousarray(np.packbits(mask, axis=0).T)
-    width = packed.shape[1]
-    texts = pa.Array.from_buffers(pa.binary(width), len(packed), [None, pa.py_buffer(packed)])
-    encoded = texts.dictionary_encode()
-    return distinct(np.asarray(encoded.indices))
+    return distinct(packed.view(f"S{packed.shape[1]}").ravel())
 
 
 def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:

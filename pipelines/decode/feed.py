@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -109,6 +109,8 @@ class TableFeed:
         cast: Iceberg type by source column, applied after decoding.
         on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column`.
         infinite_dates: what becomes of dates outside of the years 1 to 9999.
+        drops_columns: whether columns that the feed does not state any more leave the target, and what tells that a statement is newer
+            than another: the `place` of events, or the `time` that the source gives them. Empty if columns stay.
         schema_version: version written to each change.
     """
 
@@ -129,6 +131,7 @@ class TableFeed:
     cast: Mapping[str, str] = field(default_factory=dict)
     on_conflict: str = "quarantine"
     infinite_dates: InfiniteDates = "quarantine"
+    drops_columns: Literal["", "place", "time"] = ""
     schema_version: int = 0
 
     def takes(self, source_table: str) -> bool:

@@ -4,10 +4,10 @@ Images stay undecoded until it is known which changes belong to one table. Also 
 that a feed did not send.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -372,16 +372,8 @@ class OverlaidImages:
         """See `ImageSource`."""
         base = scan_objects(taken(self.rows, rows))
         over = scan_objects(taken(self.changed, rows), base.names)
-        count = len(over.names)
-        start, end, kind = over.start.copy(), over.end.copy(), over.kind.copy()
-        known = len(base.names)
-        keep = np.zeros((count, len(rows)), np.bool_)
-        keep[:known] = kind[:known] == kernels.MISSING
-        start[:known] = np.where(keep[:known], base.start, start[:known])
-        end[:known] = np.where(keep[:known], base.end, end[:known])
-        kind[:known] = np.where(keep[:known], base.kind, kind[:known])
         status = np.where(over.status == kernels.REPEATED, over.status, base.status)
-        return Members(over.data, over.names, start, end, kind, status)
+        return _combined(over, base, lambda column: column.kind != kernels.MISSING, status)
 
 
 @dataclass(frozen=True)
@@ -470,16 +462,21 @@ class EitherImages:
             return first
         if not which.any():
             return second
-        names = tuple(dict.fromkeys([*first.names, *second.names]))
-        columns = [(first.column(name), second.column(name)) for name in names]
-        return Members(
-            second.data,
-            names,
-            np.stack([np.where(which, a.start, b.start) for a, b in columns]),
-            np.stack([np.where(which, a.end, b.end) for a, b in columns]),
-            np.stack([np.where(which, a.kind, b.kind) for a, b in columns]),
-            np.where(which, first.status, second.status),
-        )
+        return _combined(first, second, lambda _: which, np.where(which, first.status, second.status))
+
+
+def _combined(
+    first: Members, second: Members, takes_first: Callable[[SpanColumn], Mask], status: NDArray[np.int8]
+) -> Members:
+    """Objects with the members of two, which are spans of the same bytes; says for each column which objects take the first."""
+    names = tuple(dict.fromkeys([*first.names, *second.names]))
+    columns = [(takes_first(a), a, b) for a, b in ((first.column(name), second.column(name)) for name in names)]
+
+    def parts(of: str) -> NDArray[Any]:
+        found = [np.where(mask, getattr(a, of), getattr(b, of)) for mask, a, b in columns]
+        return np.stack(found) if found else getattr(second, of)
+
+    return Members(second.data, names, parts("start"), parts("end"), parts("kind"), status)
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,7 @@ class MysqlTable:
     @property
     def declared(self) -> Declared:
         """Types and key of the table; columns that cannot be read have none."""
-        return Declared({c.name: column_type(c.type) for c in self.columns if c.is_readable}, self.key)
+        return Declared({c.name: column_type(c.type) for c in self.columns if c.is_readable}, self.key, is_whole=True)
 
 
 @lru_cache(maxsize=4096)

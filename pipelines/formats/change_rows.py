@@ -295,7 +295,7 @@ def _events(
         "before": before,
         "key": Nothing(),
         "declared_of": np.zeros(count, np.int32),
-        "declared": (Declared(types or {}),),
+        "declared": (Declared(types or {}, is_whole=bool(types)),),
     }
 
 

@@ -241,7 +241,8 @@ def decode_columns(
         key=StackedImages(tuple(keys), part_of, place_of),
         declared_of=part_of,
         declared=tuple(
-            Declared({**g.key_types, **p.types}, tuple(g.key_types)) for g, p in zip(groups, parts, strict=True)
+            Declared({**g.key_types, **p.types}, tuple(g.key_types), bool(p.types))
+            for g, p in zip(groups, parts, strict=True)
         )
         or (Declared(),),
         order=_orders(groups, places),

@@ -330,7 +330,7 @@ def _declared(
         except ValueError as error:
             (repeated if isinstance(error, feed_schemas.RepeatedNameError) else broken).append(len(declared))
             types, names = {}, ()
-        declared.append(Declared(types, names))
+        declared.append(Declared(types, names, is_whole=value != NO_SCHEMA and bool(types)))
     masks = np.isin(declared_of, broken), np.isin(declared_of, repeated)
     return declared_of.astype(np.int32), tuple(declared) or (Declared(),), *masks
 

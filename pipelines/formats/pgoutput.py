@@ -66,7 +66,7 @@ class SourceTable:
     @property
     def declared(self) -> Declared:
         """Types and key of the table."""
-        return Declared({c.name: column_type(c.type) for c in self.columns}, self.key)
+        return Declared({c.name: column_type(c.type) for c in self.columns}, self.key, is_whole=True)
 
     @property
     def marks(self) -> NDArray[np.uint8]:

@@ -615,12 +615,7 @@ class ScannedFeed:
         if not servers:
             return found
         is_known = (taken_by >= 0) & (codes >= 0)
-        if len(servers) == len(events.tables) == 1:  # almost always, and then there is nothing to count
-            pairs = np.zeros(int(is_known.any()), np.int64)
-        else:
-            pairs = np.flatnonzero(
-                np.bincount(events.table_of[is_known].astype(np.int64) * len(servers) + codes[is_known])
-            )
+        pairs = np.flatnonzero(np.bincount(events.table_of[is_known].astype(np.int64) * len(servers) + codes[is_known]))
         for code, server in (divmod(pair, len(servers)) for pair in pairs.tolist()):
             name, stated = events.tables[code], servers[server]
             if (first := found.setdefault(name, stated)) != stated:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
@@ -50,9 +50,9 @@ from nevermore.pipelines.iceberg.manifests import (
 from nevermore.pipelines.iceberg.metadata_swap import Update, can_swap, commit_to_database
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.row_shape import partition_key
-from nevermore.pipelines.iceberg.schema_evolution import schema_document
+from nevermore.pipelines.iceberg.schema_evolution import Clash, evolve, schema_document, without
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget
-from nevermore.scan_core import PartitionSpec, Schema
+from nevermore.scan_core import NestedField, PartitionSpec, Schema
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -329,8 +329,31 @@ class RowDelta:
 
     @property
     def base_columns(self) -> list[str]:
-        """Names of the columns that the table had before this commit."""
-        return [f.name for f in self.table.schema().fields]
+        """Names of the columns that the table had before this commit, without dropped ones."""
+        return [f.name for f in self.table.schema().fields if f.field_id in self.schema]
+
+    @property
+    def arranged_by(self) -> set[str]:
+        """Columns by which the table was ever partitioned or sorted."""
+        metadata = self.table.metadata
+        ways: list[Any] = [*metadata.partition_specs, *metadata.sort_orders]
+        used = {f.source_id for each in ways for f in each.fields}
+        return {self.schema.path(number)[0].name for number in used if number in self.schema}
+
+    def hold(
+        self, fields: Sequence[NestedField], replaces: Callable[[str], bool] = lambda _: False
+    ) -> tuple[Clash, ...]:
+        """Evolve the schema to hold rows of these fields; the columns whose types clash. See `evolve`."""
+        last_id = max(self.table.metadata.last_column_id, *self.schema.field_ids)
+        evolution = evolve(self.schema, fields, last_id, replaces=replaces)
+        if evolution.changed:
+            self.evolve(evolution.schema)
+        return evolution.clashes
+
+    def drop_columns(self, paths: Collection[str]) -> None:
+        """Drop columns with this commit, except those by which the table was ever partitioned or sorted."""
+        if (fields := without(self.schema.fields, {*paths} - self.arranged_by)) != self.schema.fields:
+            self.evolve(replace(self.schema, fields=fields))
 
     def evolve(self, schema: Schema) -> None:
         """Make `schema` the table's current one with this commit. Its new fields have ids above all others.
@@ -350,6 +373,14 @@ class RowDelta:
             {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
             {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},
         ]
+
+    def commit_schema(self) -> None:
+        """Commit the schema without a snapshot.
+
+        Raises:
+            CommitConflictError: the table has changed in the meantime.
+        """
+        commit(self.table, self._requirements, self._updates)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set table properties with this commit."""

@@ -524,5 +524,10 @@ def _table_feed(
         cast=config.cast,
         on_conflict=config.on_conflict,
         infinite_dates=config.infinite_dates,
+        drops_columns=""
+        if config.dropped_columns == "keep"
+        else "time"
+        if isinstance(config.source, KafkaSource)
+        else "place",
         schema_version=0 if table is None else table.schema_version,
     )

@@ -266,7 +266,7 @@ def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
 def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Table:
     """The log's changes from the files of these events."""
     files = pc.unique(events.column("source_file")).drop_null().to_pylist()
-    return open_current(log.stored).scan().select(*columns).where(col("source_file").is_in(files)).to_table()
+    return log.scan().select(*columns).where(col("source_file").is_in(files)).to_table()
 
 
 def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> tuple[ChangeBatch, Rows]:
@@ -287,9 +287,7 @@ def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> M
     key = batch.key
     if batch.num_rows == 0 or log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
         return np.zeros(batch.num_rows, np.bool_)
-    known = without_extensions(
-        open_current(log.stored).scan().select("op", "key", "after", "ingested_at", *PLACE).to_table()
-    )
+    known = without_extensions(log.scan().select("op", "key", "after", "ingested_at", *PLACE).to_table())
     places, own = _ranked(known, batch.table)
     read, quarantined = _microseconds(known.column("ingested_at")), _microseconds(since)
     wanted = keys_touched(batch.table, key)

@@ -4,12 +4,14 @@ Changes are collected until a commit is due; rejected ones go to quarantine. A c
 (`schema_changes: freeze`). Feeds are read and decoded in `feed_run.py`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import (
     Appended,
@@ -24,11 +26,12 @@ from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Chang
 from nevermore.pipelines.changes.late_changes import with_later_changes
 from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
 from nevermore.pipelines.config.project import change_log_name, quarantine_name
+from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.config.tables import TableConfig, partition_field
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema, in_row_type
 from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
-from nevermore.pipelines.errors import PipelineError, SchemaConflictError
+from nevermore.pipelines.errors import ConfigError, PipelineError, SchemaConflictError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import describe
@@ -41,11 +44,15 @@ from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import Mirror, makes_rows
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
-from nevermore.scan_core import ScanOptions, arrow_type
+from nevermore.scan_core import ScanOptions, arrow_type, col
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
+
+
+_NAMING = {"partition_by", "sort_by", "index", "checks", "column_descriptions"}
+"""Options that name columns of the mirror."""
 
 
 class PendingChanges:
@@ -98,8 +105,8 @@ class PendingChanges:
             PipelineError: the disk is full.
         """
         if not self._is_uniform:
-            batches = (ChangeBatch(t, t.schema.field("after").type, self.key) for t in self.run.tables())
-            uniform = ChangeRun.of((batch.in_row_type(self.row_type).table for batch in batches), self._limit_bytes)
+            tables = (in_row_type(table, self.row_type, self.key) for table in self.run.tables())
+            uniform = ChangeRun.of(tables, self._limit_bytes)
             self.run.close()
             self.run, self._is_uniform = uniform, True
         return self.run
@@ -247,6 +254,8 @@ class TableIngest:
             PipelineError: a transaction cannot be committed as a whole.
             SchemaConflictError: the changes bring other columns or types, which the config does not allow.
         """
+        if self.config.dropped_columns == "drop" and not self._is_within_transaction:
+            self._drop_columns(batch)
         if batch.num_rows:
             known = self._adopted_types | self._log.row_types
             check_schema_change(self.name, self.config, known, batch.row_type)
@@ -268,6 +277,40 @@ class TableIngest:
             self.flush()
         elif self.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
             self.spill()
+
+    def _drop_columns(self, batch: ChangeBatch) -> None:
+        """Drop columns that the source has dropped from the log, and thus from the mirror with its next commit.
+
+        Raises:
+            ConfigError: events do not state their columns, or the config names one that is dropped.
+        """
+        if batch.dropped is None:
+            if not batch.counts.keys().isdisjoint("rcu"):
+                raise ConfigError(
+                    f"{self.name}: its events do not state all their columns, so none of them tells that one was dropped: remove "
+                    "dropped_columns: drop"
+                )
+        elif not batch.dropped.isdisjoint(self.known_types):
+            self.flush()  # earlier rows have them
+            gone = batch.dropped & self._log.row_types.keys()
+            if gone and self._is_newest(batch):
+                given = str(self.config.model_dump(include=_NAMING, exclude_unset=True))
+                if named := [column for column in sorted(gone) if re.search(rf"\b{re.escape(column)}\b", given)]:
+                    raise ConfigError(
+                        f"{self.name}: the source has dropped the column {named[0]}, and the table's partition_by, sort_by, index, checks or "
+                        "column_descriptions name it: change that, or keep the column (dropped_columns: keep)"
+                    )
+                self._log.drop_columns(gone)
+
+    def _is_newest(self, batch: ChangeBatch) -> bool:
+        """Whether nothing that is logged came later than these changes: partitions of a topic have no common order."""
+        if not isinstance(self.config.source, KafkaSource):
+            return True
+        places, times = (batch.table.column(name) for name in ("source_file", "source_ts"))
+        scan = self._log.scan().select("source_ts")
+        scan = scan.where(col("source_file") != places[0].as_py()) if len(places.unique()) == 1 else scan
+        others = scan.to_table().column(0)
+        return not len(others) or pc.greater(pc.min(times), pc.max(others)).as_py() is True
 
     def remove_all(self, position: str) -> None:
         """Log a removal of all rows, and go on at another position of the source. What was not committed is dropped.

@@ -238,7 +238,7 @@ def trim_log(
 def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_seconds: float) -> tuple[int, str]:
     """(the last ordinal that a base may stand for, why not a later one)."""
     since = datetime.now(UTC) - timedelta(seconds=keep_seconds)
-    young = open_current(log.stored).scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
+    young = log.scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
     first_young = pc.min(young).as_py()
     ordinal = log.last_ordinal if first_young is None else first_young - 1
     reason = f"no change is older than {timedelta(seconds=keep_seconds)}"
@@ -349,7 +349,7 @@ class _Base:
         table, self.key = self.log.stored, self.config.key or self.log.key
         self.old = {
             task.data_file.path: task.data_file.file_size_bytes
-            for task in open_current(table).scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
+            for task in self.log.scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
         }
         files: list[WrittenFile] = []
         with RowDelta(table) as delta, closing(SpilledTables()) as made:
@@ -428,7 +428,7 @@ class _Base:
 
     def _later_changes(self) -> Iterator[pa.Table]:
         """The changes after the base in files that have changes of it, too."""
-        plan = open_current(self.log.stored).scan().where(f"{ORDINAL} > {self.ordinal}").plan()
+        plan = self.log.scan().where(f"{ORDINAL} > {self.ordinal}").plan()
         splits = [Split(plan.context, (task,)) for task in plan.tasks if task.data_file.path in self.old]
         for batch in run_splits(splits, read_split, ScanMetrics(), 1):
             yield without_extensions(pa.Table.from_batches([batch]))
@@ -463,7 +463,7 @@ class _Base:
             return _streamed(schema, parts())
 
         def old() -> pa.RecordBatchReader:
-            found = open_current(log.stored).scan().where(f"{ORDINAL} <= {self.ordinal}").to_reader()
+            found = log.scan().where(f"{ORDINAL} <= {self.ordinal}").to_reader()
             return _streamed(found.schema, (pa.Table.from_batches([batch]) for batch in found))
 
         location = str(log.stored.metadata_location)

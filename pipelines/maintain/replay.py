@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -32,7 +32,6 @@ from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.iceberg.row_shape import distinct_rows
-from nevermore.pipelines.iceberg.schema_evolution import evolve, without
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.feeds import Readers, feeds_of
@@ -161,7 +160,7 @@ def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mas
 
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
     where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
-    if open_current(log.stored).scan().where(where).count():
+    if log.scan().where(where).count():
         raise SourceError(f"{name} was truncated after change {first}, which affects every row; use `nevermore resync`")
 
 
@@ -178,7 +177,7 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     from nevermore.scan_core import col
 
     arrived = col("ingested_at")
-    scan = open_current(log.stored).scan().select(ORDINAL)
+    scan = log.scan().select(ORDINAL)
     found = scan.where(arrived >= moment if side == "from" else arrived <= moment).to_table().column(ORDINAL)
     bounds = pc.min_max(found).as_py()
     return int((bounds["min"] or log.last_ordinal + 1) if side == "from" else bounds["max"] or 0)
@@ -352,21 +351,12 @@ def _swap_rows(
     files: list[WrittenFile] = []
     num_rows = 0
     if source is not None:
-        used = {f.source_id for spec in target.metadata.partition_specs for f in spec.fields}
-        used |= {f.source_id for order in target.metadata.sort_orders for f in order.fields}
-        kept = {delta.schema.path(number)[0].name for number in used if number in delta.schema}
-        gone = log.dropped_columns & {f.name for f in delta.schema.fields}
-        evolution = evolve(
-            *(delta.schema, current_schema(source).fields, target.metadata.last_column_id),
-            replaces=lambda path: path.partition(".")[0] not in kept,
-        )
-        if evolution.clashes:
-            clashes = "; ".join(str(c) for c in evolution.clashes)
+        kept = delta.arranged_by
+        if clashes := delta.hold(current_schema(source).fields, lambda path: path.partition(".")[0] not in kept):
             raise SourceError(
-                f"{'.'.join(target.name())} has columns that contradict the log; drop it first: {clashes}"
+                f"{'.'.join(target.name())} has columns that contradict the log; drop it first: {'; '.join(map(str, clashes))}"
             )
-        if evolution.changed or gone - kept:
-            delta.evolve(replace(evolution.schema, fields=without(evolution.schema.fields, gone - kept)))
+        delta.drop_columns(log.dropped_columns(target) - log.row_types.keys())
         for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
@@ -400,7 +390,7 @@ def _check_whole(mirror: "CatalogTable | None", log: ChangeLog) -> None:
 
 
 def _check_complete(log: ChangeLog, start: int) -> None:
-    held = open_current(log.stored).scan().where(f"{ORDINAL} > {start}").count()
+    held = log.scan().where(f"{ORDINAL} > {start}").count()
     required = log.num_required(start, log.last_ordinal)
     if held != required:
         raise PositionLostError(

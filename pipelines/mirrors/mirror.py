@@ -39,7 +39,7 @@ from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh
 from nevermore.pipelines.iceberg.manifests import Selection
 from nevermore.pipelines.iceberg.row_shape import conform, without_extensions
-from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
 from nevermore.pipelines.mirrors.delete_scope import (
     LiveKeys,
@@ -286,11 +286,8 @@ def _flag_all(writing: _Writing) -> None:
 
 
 def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:
-    evolution = evolve(delta.schema, iceberg_fields(row_type), delta.table.metadata.last_column_id)
-    if evolution.clashes:
-        raise SchemaConflictError(f"{'.'.join(delta.table.name())}: " + "; ".join(str(c) for c in evolution.clashes))
-    if evolution.changed:
-        delta.evolve(evolution.schema)
+    if clashes := delta.hold(iceberg_fields(row_type)):
+        raise SchemaConflictError(f"{'.'.join(delta.table.name())}: " + "; ".join(map(str, clashes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +485,7 @@ class Mirror:
             upgrade(table, self.config.format_version)
         with ExitStack() as stack:
             delta = stack.enter_context(RowDelta(table, self.options))
+            delta.drop_columns(log.dropped_columns(table))
             if isinstance(changes, RemoteChanges):
                 work = prepare_remotely(delta, changes, self.key, trusts_inserts=trusts_inserts)
             else:

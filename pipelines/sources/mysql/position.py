@@ -10,7 +10,7 @@ their texts are those of the servers, in one order: equal sets have equal texts.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar
 from uuid import UUID
 
 from nevermore.pipelines.sources.table_position import TablePosition, other_identity
@@ -92,24 +92,8 @@ class Gtid:
     server: int = 0
 
 
-class Gtids(Protocol):
-    """A set of transactions. Mutable."""
-
-    def add(self, gtid: Gtid) -> None:
-        """Add a transaction."""
-        ...
-
-    def contains(self, gtid: Gtid) -> bool:
-        """Whether it has a transaction."""
-        ...
-
-    def is_within(self, other: Self) -> bool:
-        """Whether the other set has all transactions of this one."""
-        ...
-
-
 class MariaGtids:
-    """See `Gtids`: the last transaction of each domain, which precedes all others there (`0-1-57`)."""
+    """A set of transactions: the last transaction of each domain, which precedes all others there (`0-1-57`)."""
 
     def __init__(self, text: str = "") -> None:
         """Parse a set.
@@ -133,15 +117,15 @@ class MariaGtids:
         return made
 
     def add(self, gtid: Gtid) -> None:
-        """See `Gtids`."""
+        """Add a transaction."""
         self.last[gtid.source] = gtid.number, gtid.server
 
     def contains(self, gtid: Gtid) -> bool:
-        """See `Gtids`."""
+        """Whether it has a transaction."""
         return gtid.number <= self.last.get(gtid.source, (-1, 0))[0]
 
     def is_within(self, other: "MariaGtids") -> bool:
-        """See `Gtids`."""
+        """Whether the other set has all transactions of this one."""
         return all(number <= other.last.get(domain, (-1, 0))[0] for domain, (number, _) in self.last.items())
 
     def __str__(self) -> str:
@@ -155,7 +139,7 @@ def _domain(item: tuple[str, tuple[int, int]]) -> int:
 
 
 class MysqlGtids:
-    """See `Gtids`: intervals of numbers of each source (`3e11fa47-71ca-11e1-9e33-c80aa9429562:1-57:60`)."""
+    """A set of transactions: intervals of numbers of each source (`3e11fa47-71ca-11e1-9e33-c80aa9429562:1-57:60`)."""
 
     def __init__(self, text: str = "") -> None:
         """Parse a set.
@@ -187,11 +171,11 @@ class MysqlGtids:
         return made
 
     def add(self, gtid: Gtid) -> None:
-        """See `Gtids`."""
+        """Add a transaction."""
         self._include(gtid.source, gtid.number, gtid.number)
 
     def contains(self, gtid: Gtid) -> bool:
-        """See `Gtids`."""
+        """Whether it has a transaction."""
         return self.has(gtid.source, gtid.number, gtid.number)
 
     def _include(self, source: str, first: int, last: int) -> None:
@@ -203,7 +187,7 @@ class MysqlGtids:
         firsts[begin:end], lasts[begin:end] = [first], [last]
 
     def is_within(self, other: "MysqlGtids") -> bool:
-        """See `Gtids`."""
+        """Whether the other set has all transactions of this one."""
         return all(other.has(source, first, last) for source, first, last in self._all())
 
     def has(self, source: str, first: int, last: int) -> bool:
