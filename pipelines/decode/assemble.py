@@ -459,12 +459,11 @@ def assemble(
         if feed.drops_columns and own.is_whole:
             stated = {*map(feed.target_name, own.types), *so_far.known_key}
             stated |= {*(() if raw.message is None else raw.message.column_names)}
-            gone: set[str] = set()
-            if ages[places].min() > reached:
-                # with `on_conflict: new_column`, `price__string` holds values of `price`
-                gone = {name for name in so_far.known_types if stated.isdisjoint((name, name.rpartition("__")[0]))}
-                feed = replace(feed, known_types={n: t for n, t in so_far.known_types.items() if n not in gone})
-                parts = [part.without(gone) for part in parts]
+            # with `on_conflict: new_column`, `price__string` holds values of `price`
+            lacking = {name for name in so_far.known_types if stated.isdisjoint((name, name.rpartition("__")[0]))}
+            gone = lacking if ages[places].min() > reached else set()
+            feed = replace(feed, known_types={n: t for n, t in so_far.known_types.items() if n not in gone})
+            parts = [part.without(gone) for part in parts]
             dropped = (dropped or frozenset()) | gone
             so_far = _after(feed, parts)
         reached = max(reached, ages[places].max(initial=-1))

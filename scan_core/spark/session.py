@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from weakref import WeakKeyDictionary
 
 import pyspark
@@ -157,7 +158,9 @@ class _Blocks:
                 session.conf.set(name, held.before)
 
 
-_planning_lock = Lock()
+_planning_lock, _starting_lock = Lock(), Lock()
+_MODULES, _FIRST_LINES = b"WARNING: Using incubator modules", 8
+"""What Java writes as it starts, after a line or two about its options."""
 _planned: "WeakKeyDictionary[SparkSession, _Blocks]" = WeakKeyDictionary()
 _LOG4J2 = """\
 status = error
@@ -223,14 +226,15 @@ def spark_session(
         is_first = SparkSession.getActiveSession() is None
         if is_first:
             _log.info("starting Spark at %s, which takes some seconds", remote or master)
-        try:
-            session = builder.getOrCreate()
-        except PySparkRuntimeError as error:
-            if not archive or error.getCondition() != "JAVA_GATEWAY_EXITED":
-                raise
-            _log.warning("Java ended with %s, which is removed; starting Spark without it", archive)
-            _class_archives().keep_latest(0)
-            session = builder.config(_JAVA_OPTIONS, java_options).getOrCreate()
+        with _without_warning() if is_first and remote is None else nullcontext():
+            try:
+                session = builder.getOrCreate()
+            except PySparkRuntimeError as error:
+                if not archive or error.getCondition() != "JAVA_GATEWAY_EXITED":
+                    raise
+                _log.warning("Java ended with %s, which is removed; starting Spark without it", archive)
+                _class_archives().keep_latest(0)
+                session = builder.config(_JAVA_OPTIONS, java_options).getOrCreate()
         if is_first and remote is None and not re.match(r"local(\[|$)", master):
             # if the driver just exits, executors consider its tasks lost and start them again
             atexit.register(_stop, session)
@@ -246,6 +250,37 @@ def spark_session(
     except (Py4JError, PySparkException) as error:
         raise OptionError(f"Spark does not start at {remote or master}: {_first_line(error)}") from error
     return session
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Java that is started meanwhile writes all to standard error but its line about a module of Spark's, which nobody can act on."""
+    with _starting_lock:
+        reading, writing = os.pipe()
+        passed = os.dup(2)
+        os.dup2(writing, 2)
+        os.close(writing)
+        # Java ends with this process, whose last lines it may keep; until then the thread must go on reading, or Java would wait
+        Thread(target=_pass_on, args=(reading, passed), name="nevermore-java", daemon=True).start()
+        try:
+            yield
+        finally:
+            os.dup2(passed, 2)
+
+
+def _pass_on(reading: int, passed: int) -> None:
+    with open(reading, "rb") as source:
+        for line in islice(source, _FIRST_LINES):
+            if line.startswith(_MODULES):
+                break
+            _write(passed, line)
+        while part := source.read1():  # progress bars are lines without an end
+            _write(passed, part)
+
+
+def _write(file: int, part: bytes) -> None:
+    with suppress(OSError):  # whoever reads standard error may have gone
+        os.write(file, part)
 
 
 @contextmanager

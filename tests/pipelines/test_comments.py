@@ -37,7 +37,10 @@ def test_a_mirror_has_the_comments_of_the_config(tmp_path: Path, version: int) -
     project.land("1.jsonl", [event("c", ROW)])
     assert project.run().exit_code == 0
     assert docs(project) == DESCRIBED["column_descriptions"]
-    assert project.table("shop.products").properties["comment"] == DESCRIBED["description"]
+    log = "change_log.shop_products"
+    assert docs(project, log) == {f"after.{name}": text for name, text in DESCRIBED["column_descriptions"].items()}
+    for name in ("shop.products", log):
+        assert project.table(name).properties["comment"] == DESCRIBED["description"]
     schemas = len(project.table("shop.products").metadata.schemas)
     project.land("2.jsonl", [event("c", ROW | {"id": 2})])
     assert project.run().exit_code == 0

@@ -290,7 +290,9 @@ class PostgresReader(LiveSource):
             self._server.create_slot()
             slot = self._server.slot()
         self._system, self._timeline = self._server.system, self._server.timeline
-        return self._at(self._checked(slot, None)).again
+        self._checked(slot, None)
+        # not from where the slot is: the server may be unable to decode changes from times without the publication
+        return self._at(self._server.written()).again
 
     def interrupt(self) -> None:
         """See `LiveSource`."""
