@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 from difflib import get_close_matches
 from itertools import chain
 from threading import Lock
@@ -253,14 +253,13 @@ def _with_typed_bounds(expectation: ExpectationConfig, schema: Schema, scope: st
                 value = datetime.fromisoformat(value)
             except ValueError:
                 return value
-        if isinstance(value, datetime):
-            value = value.astimezone() if kind == "timestamptz" and value.tzinfo is None else value
-            return value.date() if as_date else value
-        if isinstance(value, date) and not as_date:
-            from datetime import UTC, time
-
-            return datetime.combine(value, time(), UTC if kind == "timestamptz" else None)
-        return value
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime.combine(value, time())
+        if not isinstance(value, datetime):
+            return value
+        if kind == "timestamptz" and value.tzinfo is None:
+            value = value.replace(tzinfo=UTC)
+        return value.date() if as_date else value
 
     arguments = {
         name: [typed(v) for v in value]

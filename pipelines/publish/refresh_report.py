@@ -115,30 +115,14 @@ class PublishReport:
 
     def as_dict(self) -> dict[str, Any]:
         """As a dictionary for JSON and metadata."""
-        return {
-            "name": self.name,
+        document = asdict(replace(self, reads={}, checks=()))
+        for name, field_name in (("dry_run", "is_dry"), ("unchanged", "is_unchanged"), ("unchecked", "is_unchecked")):
+            document[name] = document.pop(field_name)
+        return document | {
             "made": self.made,
-            "partitions": None if self.partitions is None else list(self.partitions),
-            "mode": self.mode,
-            "reason": self.reason,
             "empty_partitions": list(self.empty_partitions),
-            "why": {key: list(reasons) for key, reasons in self.why.items()},
-            "changed_rows": dict(self.changed_rows),
-            "changed_keys": self.changed_keys,
-            "dry_run": self.is_dry,
-            "unchanged": self.is_unchanged,
-            "rows": self.rows,
-            "copied_rows": self.copied_rows,
-            "delete_rows": self.delete_rows,
             "rows_removed_by_deletes": self.rows_removed_by_deletes,
-            "data_files": self.data_files,
-            "bytes_written": self.bytes_written,
-            "written": {key: asdict(written) for key, written in self.written.items()},
-            "leftover_files": self.leftover_files,
-            "snapshot_id": self.snapshot_id,
-            "unchecked": self.is_unchecked,
-            "checks": [verdict.as_dict() for verdict in self.checks],
-            "indexes": None if self.indexes is None else asdict(self.indexes),
+            "checks": [check.as_dict() for check in self.checks],
             "rows_read": self.metrics.rows_out,
             "bytes_read": self.metrics.bytes_read,
             "bytes_skipped": self.metrics.bytes_skipped,

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nevermore.pipelines.changes.keys import same_rows
 from nevermore.pipelines.errors import PublishError
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
@@ -328,11 +328,7 @@ def _distinct(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator
 
 
 def _refuse_equal(rows: pa.Table, before: pa.Table, key: Sequence[str]) -> None:
-    equal = pa.chunked_array([pa.repeat(True, rows.num_rows)])
-    for name in key:
-        this, that = rows.column(name), before.column(name)
-        nulls = pc.and_(pc.is_null(this), pc.is_null(that))
-        equal = pc.and_(equal, pc.fill_null(pc.equal(this, that), nulls))
-    if twice := python_rows(rows.filter(equal).slice(0, _EXAMPLES)):
+    equal = same_rows([rows.column(name) for name in key], [before.column(name) for name in key])
+    if twice := python_rows(rows.filter(pa.array(equal)).slice(0, _EXAMPLES)):
         shown = ", ".join(str(tuple(row.values())) for row in twice)
         raise PublishError(f"several rows of the result have the same key ({', '.join(key)}): {shown}; group by it")

@@ -165,14 +165,7 @@ _LOOKUPS: BoundedCache[tuple[KeySet, int], KeyLookup] = BoundedCache(lambda look
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)
 
 
-_MAX_DIGITS = 38
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MILLISECONDS_PER_DAY = 86_400_000
-_FLOAT_EXACT = 1 << 53
 _UUID_TEXT = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
-
-
-Conversion = Callable[[pa.Array, pa.DataType], pa.Array | None]
 
 
 def as_column_values(keys: pa.Array, column: str, column_type: Type) -> pa.Array:
@@ -190,9 +183,10 @@ def as_column_values(keys: pa.Array, column: str, column_type: Type) -> pa.Array
     keys = _plain(keys)
     if pt.is_null(keys.type):
         return pa.nulls(len(keys), target)
-    is_uuid = str(column_type) == "uuid"
-    convert = _as_uuids if is_uuid else _conversion(keys.type, target)
-    found = convert(keys, target) if convert is not None else None
+    if str(column_type) == "uuid":
+        found = _as_uuids(keys, target)
+    else:
+        found = _in_type(keys, target) if _can_be_equal(keys.type, target) else None
     if found is None:
         raise OptionError(
             f"keys of type {keys.type} cannot be compared with column {column!r} of type {column_type}; convert them first"
@@ -216,6 +210,8 @@ def _plain(keys: pa.Array) -> pa.Array:
         keys = keys.storage
     if pt.is_float16(keys.type):  # few kernels know it
         return keys.cast(pa.float32())
+    if pt.is_unsigned_integer(keys.type) and keys.type.bit_width < 64:  # the largest would become negative
+        return keys.cast(pa.int64())
     if pt.is_string_view(keys.type) or pt.is_large_string(keys.type):
         return _narrow_text(keys, pa.string(), pa.large_string())
     if pt.is_binary_view(keys.type) or pt.is_large_binary(keys.type):
@@ -232,85 +228,24 @@ def _where(array: pa.Array, condition: pa.Array) -> pa.Array:
     return pc.if_else(condition.fill_null(False), array, pa.scalar(None, array.type))
 
 
-def _within(keys: pa.Array, low: int, high: int) -> pa.Array:
-    """The keys in the range, as far as their type reaches."""
-    kind = keys.type
-    if pt.is_integer(kind):
-        bits, signed = kind.bit_width, pt.is_signed_integer(kind)
-        least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
-        low, high = max(low, least), min(high, most)
-    inside = pc.and_(pc.greater_equal(keys, pa.scalar(low, kind)), pc.less_equal(keys, pa.scalar(high, kind)))
-    return _where(keys, inside)
-
-
-def _as_integers(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    limit = 1 << (target.bit_width - 1)
-    return _within(keys, -limit, limit - 1).cast(target)
-
-
-def _whole_to_integers(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    whole = _where(keys, pc.equal(keys, pc.floor(keys)))
+def _in_type(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    """The keys that are the same in another type, the others NULL."""
+    if keys.type == target or pt.is_large_string(keys.type):
+        return keys
+    if pt.is_fixed_size_binary(target):
+        return _as_fixed(keys, target)
+    if pt.is_decimal(keys.type) or pt.is_decimal(target) or pt.is_uint64(keys.type):  # to have any of their values
+        keys = keys.cast(pa.decimal256(76, keys.type.scale if pt.is_decimal(keys.type) else 0))
+    found = keys.cast(target, safe=False)
+    again = found.cast(keys.type, safe=False)
+    is_same = pc.equal(again, keys)
     if pt.is_floating(keys.type):
-        wide = whole.cast(pa.float64())
-        inside = pc.and_(pc.greater_equal(wide, -(2.0**63)), pc.less(wide, 2.0**63))
-        return _as_integers(_where(wide, inside).cast(pa.int64()), target)
-    integral = whole.cast(pa.decimal256(76, whole.type.scale)).cast(pa.decimal256(76, 0))
-    limit = 1 << (target.bit_width - 1)
-    inside = pc.and_(
-        pc.greater_equal(integral, pa.scalar(-limit, pa.decimal256(76, 0))),
-        pc.less(integral, pa.scalar(limit, pa.decimal256(76, 0))),
-    )
-    return _where(integral, inside).cast(target)
-
-
-def _as_decimals(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
-    if pt.is_integer(keys.type):
-        wide = (
-            keys.cast(pa.decimal256(76, 0))
-            if keys.type.bit_width == 64
-            else keys.cast(pa.int64()).cast(pa.decimal256(76, 0))
-        )
-    else:
-        wide = keys.cast(pa.decimal256(76, keys.type.scale))
-    common = pa.decimal256(76, max(target.scale, wide.type.scale))
-    wide = wide.cast(common)
-    if target.precision - target.scale + common.scale < common.precision:  # else everything is below the limit
-        limit = pa.scalar(10 ** (target.precision - target.scale), pa.decimal256(76, 0)).cast(common)
-        wide = _where(wide, pc.less(pc.abs(wide), limit))
-    scaled = wide.cast(pa.decimal256(76, target.scale), safe=False)
-    return _where(scaled, pc.equal(scaled.cast(common), wide)).cast(target)
-
-
-def _as_floats(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    if pt.is_integer(keys.type):
-        keys = _within(keys, -_FLOAT_EXACT, _FLOAT_EXACT).cast(pa.float64())
-    wide = keys.cast(pa.float64())
-    narrow = wide.cast(target, safe=False)
-    back = narrow.cast(pa.float64())
-    return _where(narrow, pc.or_kleene(pc.equal(back, wide), pc.and_(pc.is_nan(back), pc.is_nan(wide))))
-
-
-def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
-    if pt.is_timestamp(target) and (keys.type.tz is None) != (target.tz is None):
-        return None
-    have, want = _PER_SECOND[keys.type.unit], _PER_SECOND[target.unit]
-    stored = keys.cast(pa.int32()).cast(pa.int64()) if keys.type.bit_width == 32 else keys.cast(pa.int64())
-    if want >= have:
-        limit = ((1 << 63) - 1) // (want // have)
-        numbers = pc.multiply(_within(stored, -limit, limit), want // have)
-    else:
-        step = have // want
-        numbers = pc.divide(stored, step)
-        numbers = _where(numbers, pc.equal(pc.multiply(numbers, step), stored))
-    return numbers.cast(target) if target.bit_width == 64 else numbers.cast(pa.int32()).cast(target)
-
-
-def _as_dates(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    """Dates from milliseconds; values that are not whole days are NULL."""
-    stored = keys.cast(pa.int64())
-    days = pc.divide(stored, _MILLISECONDS_PER_DAY)
-    whole = _where(days, pc.equal(pc.multiply(days, _MILLISECONDS_PER_DAY), stored))
-    return _as_integers(whole, pa.int32()).cast(target)
+        is_same = pc.or_kleene(is_same, pc.and_(pc.is_nan(again), pc.is_nan(keys)))
+    if pt.is_decimal(target):  # a cast does not count digits
+        wide = pa.decimal256(76, target.scale)
+        limit = pa.scalar(10 ** (target.precision - target.scale), pa.decimal256(76, 0)).cast(wide)
+        is_same = pc.and_kleene(is_same, pc.less(pc.abs(found.cast(wide)), limit))
+    return _where(found, is_same)
 
 
 def _as_fixed(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
@@ -327,36 +262,21 @@ def _as_uuids(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
     return uuid_values(keys, np.asarray(pc.match_substring_regex(keys, _UUID_TEXT).fill_null(False)))
 
 
-def _unchanged(keys: pa.Array, target: pa.DataType) -> pa.Array:  # noqa: ARG001
-    return keys
-
-
-def _as_bytes(keys: pa.Array, target: pa.DataType) -> pa.Array:
-    return keys.cast(target)
-
-
 _Kind = Callable[[pa.DataType], bool]
-_CONVERSIONS: tuple[tuple[_Kind, _Kind, Conversion], ...] = (
-    (pt.is_integer, pt.is_integer, _as_integers),
-    (pt.is_integer, pt.is_decimal, _whole_to_integers),
-    (pt.is_integer, pt.is_floating, _whole_to_integers),
-    (pt.is_decimal, pt.is_integer, _as_decimals),
-    (pt.is_decimal, pt.is_decimal, _as_decimals),
-    (pt.is_floating, pt.is_floating, _as_floats),
-    (pt.is_floating, pt.is_integer, _as_floats),
-    (pt.is_date32, pt.is_date64, _as_dates),
-    (pt.is_timestamp, pt.is_timestamp, _as_moments),
-    (pt.is_time, pt.is_time, _as_moments),
-    (pt.is_string, pt.is_large_string, _unchanged),
-    (pt.is_binary, pt.is_fixed_size_binary, _as_bytes),
-    (pt.is_binary, pt.is_large_binary, _as_bytes),
-    (pt.is_fixed_size_binary, pt.is_binary, _as_fixed),
-    (pt.is_fixed_size_binary, pt.is_fixed_size_binary, _as_fixed),
+_KINDS: tuple[tuple[_Kind, tuple[_Kind, ...]], ...] = (
+    (pt.is_integer, (pt.is_integer, pt.is_decimal, pt.is_floating)),
+    (pt.is_decimal, (pt.is_integer, pt.is_decimal)),
+    (pt.is_floating, (pt.is_floating, pt.is_integer)),
+    (pt.is_date32, (pt.is_date,)),
+    (pt.is_time, (pt.is_time,)),
+    (pt.is_string, (pt.is_string, pt.is_large_string)),
+    (pt.is_binary, (pt.is_binary, pt.is_fixed_size_binary, pt.is_large_binary)),
+    (pt.is_fixed_size_binary, (pt.is_binary, pt.is_fixed_size_binary)),
 )
-"""Kind of the column, kind of the keys, and how these become values of the column."""
+"""Kinds of columns, each with the kinds of keys that may be equal to their values."""
 
 
-def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
-    if source == target:
-        return _unchanged
-    return next((convert for to, of, convert in _CONVERSIONS if to(target) and of(source)), None)
+def _can_be_equal(kind: pa.DataType, target: pa.DataType) -> bool:
+    if pt.is_timestamp(kind) and pt.is_timestamp(target):
+        return (kind.tz is None) == (target.tz is None)
+    return kind == target or any(to(target) and any(of(kind) for of in kinds) for to, kinds in _KINDS)
