@@ -149,7 +149,13 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             backfill_policy=None if partitions is None else policy,
             check_specs=checks,
             pool=table_pool(name),
-            **labels(config, name, "published", name, f"{how}\n\n```sql\n{entry.sql.strip()}\n```"),
+            **labels(
+                config,
+                name,
+                "published",
+                name,
+                f"{how}\n\n```sql\n{entry.sql.strip() or f'-- every version of the rows of {entry.history}'}\n```",
+            ),
         )(published)
     return made
 

@@ -29,7 +29,7 @@ from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, Publ
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from nevermore.pipelines.publish.audit import CheckResult, StagedRows
-from nevermore.pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
+from nevermore.pipelines.publish.query import PublishedQuery, arguments, mirror_of, published_entry, published_query
 from nevermore.pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
@@ -774,7 +774,8 @@ class ProjectAuditor:
         """Verdicts on the snapshots that scans read, by mirror."""
         found: list[CheckResult] = []
         for table, scan in scans.items():
-            kept = snapshot_results(config, table, scan.table.metadata_path)
+            mirror = mirror_of(config, table)
+            kept = snapshot_results(config, mirror, scan.table.metadata_path if mirror == table else None)
             how = "" if kept.since is None else f"since snapshot {kept.since}: "
             found += [replace(result, table=table, scope=how) for result in kept.results.values()]
         return found

@@ -325,7 +325,9 @@ class PublishedConfig(AssetConfig):
         group: the group of its assets; by default the namespace of the table.
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
         column_descriptions: what columns are, by their names, in Markdown; members of structs as `address.city`. Also the comments of the Iceberg columns.
-        sql: a query over mirrors, by their names in this config.
+        sql: a query over mirrors, by their names in this config, and over their change logs, such as `change_log.shop_orders`.
+        history: a mirror whose rows are published in all their versions, instead of `sql`: see [history](publishing.md#history).
+        valid_by: what `valid_from` and `valid_to` of a history are: when the source made the change, or when it was read (`ingest`).
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.
         values: partitions of `value(...)` that Dagster offers, and for which SQL with `:partition` is run.
@@ -343,7 +345,9 @@ class PublishedConfig(AssetConfig):
         options: how files are written.
     """
 
-    sql: str
+    sql: str = ""
+    history: str | None = None
+    valid_by: Literal["source", "ingest"] = "source"
     partition: str | None = None
     start: Day | None = None
     values: Names = ()
@@ -372,34 +376,37 @@ class PublishedConfig(AssetConfig):
         return value
 
     @model_validator(mode="after")
-    def _has_valid_partitions(self) -> "PublishedConfig":
-        partition = self.partitioning
-        if self.mode != "replace" and self.incremental:
-            raise ValueError(f"incremental tables always replace partitions; remove mode: {self.mode}")
-        if self.values and (partition is None or partition.is_time):
-            raise ValueError("values applies only to a table with partition: value(column)")
-        if self.schedule is not None and (partition is None or not partition.is_time):
-            raise ValueError(
-                "a schedule builds the last hour, day, month or year, so the table must be partitioned by time"
-            )
-        if self.start is not None and partition is None:
-            raise placed("start applies only to a table with a partition; add partition: ..., or remove it", "start")
-        if self.start is not None and partition is not None and partition.is_time:
-            partition.period(self.start)
-        if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):
-            raise ValueError(f"parameters: {taken[0]} is reserved for the partition; choose another name")
-        return self
-
-    @model_validator(mode="after")
     def _is_consistent(self) -> "PublishedConfig":
-        if self.index is not None and self.index.bloom:
+        partition = self.partitioning
+        is_timeless = partition is None or not partition.is_time
+        taken = sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"})
+        faults = {
+            f"incremental tables always replace partitions; remove mode: {self.mode}": self.mode != "replace"
+            and self.incremental,
+            "values applies only to a table with partition: value(column)": self.values
+            and (partition is None or partition.is_time),
+            "a schedule builds the last hour, day, month or year, so the table must be partitioned by time": self.schedule
+            and is_timeless,
+            f"parameters: {', '.join(taken)} is reserved for the partition; choose another name": taken,
+            "either sql or history is required, and not both": bool(self.sql) == bool(self.history),
+            "mode: upsert requires the columns that identify a row: key: [...]": self.mode == "upsert" and not self.key,
+            "incremental: keys requires the columns by which rows are rebuilt: key: [...]": self.incremental == "keys"
+            and not self.key,
+            "distribution: range requires the columns that define the ranges: sort_by: [...]": self.options.distribution
+            == "range"
+            and not self.sort_by,
+        }
+        if fault := next((text for text, is_wrong in faults.items() if is_wrong), None):
+            raise ValueError(fault)
+        if self.start is not None:
+            if partition is None:
+                raise placed(
+                    "start applies only to a table with a partition; add partition: ..., or remove it", "start"
+                )
+            if partition.is_time:
+                partition.period(self.start)
+        if self.index and self.index.bloom:
             raise placed(
                 "choose the Bloom filters of a published table in options: bloom_filters: [...]", "index", "bloom"
             )
-        if self.mode == "upsert" and not self.key:
-            raise ValueError("mode: upsert requires the columns that identify a row: key: [...]")
-        if self.incremental == "keys" and not self.key:
-            raise ValueError("incremental: keys requires the columns by which rows are rebuilt: key: [...]")
-        if self.options.distribution == "range" and not self.sort_by:
-            raise ValueError("distribution: range requires the columns that define the ranges: sort_by: [...]")
         return self

@@ -54,7 +54,7 @@ from nevermore.pipelines.maintain.retention import (
 )
 from nevermore.pipelines.maintain.text_search import TextSearch, members, patterns, texts_of
 from nevermore.pipelines.mirrors.table_shape import IDENTITY, KEY
-from nevermore.pipelines.publish.query import published_query
+from nevermore.pipelines.publish.query import tables_read
 from nevermore.pipelines.publish.state import SOURCE, STATE, PublishedState
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
@@ -640,7 +640,7 @@ class _Run:
 
     def _readers(self) -> list[str]:
         """Published tables that exist and read the mirror."""
-        names = [n for n in self._config.published if self._name in published_query(self._config, n).tables]
+        names = [n for n in self._config.published if self._name in tables_read(self._config, n)]
         return [name for name in names if find_table(self._catalog, name) is not None]
 
     def _publish(self, publish: Publish | None, mark: int) -> None:

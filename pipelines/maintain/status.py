@@ -127,12 +127,12 @@ def published_status(
 
 
 def _published_status(catalog: "Catalog | None", config: Config, name: str) -> PublishedStatus:
-    from nevermore.pipelines.publish.query import tables_read
+    from nevermore.pipelines.publish.query import published_query
     from nevermore.pipelines.publish.state import provenance_of
 
     error = None
     try:
-        sources = tables_read(config, name)
+        sources = published_query(config, name).tables
     except ConfigError as wrong_sql:
         sources, error = (), str(wrong_sql)
     table = None if catalog is None else find_table(catalog, name)

@@ -74,7 +74,7 @@ def _at_one_moment(
     """
     found: dict[str, int] = {}
     by_source: dict[str, list[str]] = {}
-    for name in mirrors:
+    for name in (n for n in mirrors if n in config.tables):  # change logs are read as they are
         source = config.tables[name].source
         if isinstance(source, PostgresSource | MysqlSource):
             by_source.setdefault(source.model_dump_json(), []).append(name)

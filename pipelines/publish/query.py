@@ -14,7 +14,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import lineage
 from sqlglot.optimizer.scope import build_scope
 
-from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
@@ -168,12 +168,13 @@ def parse_query(
     given = parameters or {}
     try:
         texts = tuple(value for value in given.values() if isinstance(value, str))
-        parsed = parse_sql(sql, texts, tables, case_sensitive=case_sensitive)
+        known = [*tables, *map(change_log_name, tables)]
+        parsed = parse_sql(sql, texts, known, case_sensitive=case_sensitive)
     except OptionError as error:
         template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
         raise ConfigError(f"published {name}: {error}{template}") from error
     for table in parsed.tables:
-        if table not in tables:
+        if table not in known:
             hint = did_you_mean(
                 table,
                 tables,
@@ -221,13 +222,64 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: flo
     return f"did you mean {shown.format(by_lower[near[0]])}?" if near else otherwise
 
 
+def mirror_of(config: Config, table: str) -> str:
+    """The mirror whose change log a table is, or that it is itself."""
+    return next((name for name in config.tables if change_log_name(name) == table), table)
+
+
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
-    """Mirrors that the SQL of a published table names.
+    """Mirrors that the SQL of a published table names, or whose change logs.
 
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
-    return published_query(config, name).tables
+    return tuple(dict.fromkeys(mirror_of(config, table) for table in published_query(config, name).tables))
+
+
+_HISTORY = """
+with changes as (
+  select {new}, ordinal, op, after as row, array_join(unchanged, ', ') as not_sent, {at} as at
+  from {log} where op in ('r', 'c', 'u')
+  union all
+  select {old}, ordinal, 'd', null, null, {at} from {log} where op = 'd' or (op = 'u' and not ({same}))
+), truncates as (
+  select lag(ordinal, 1, -1) over (order by ordinal) as begun, ordinal as ended, {at} as ended_at from {log} where op = 't'
+), versions as (
+  select row, op, not_sent, at, ended, coalesce(lead(at) over w, ended_at) as valid_to, lag(row) over w as row_before,
+    lead(ordinal) over w is null and ended is null as is_current
+  from changes left join truncates on ordinal > begun and ordinal < ended
+  window w as (partition by {names}, ended order by ordinal)
+)
+select version.*, operation, not_sent, valid_from, valid_to, is_current from (
+  select coalesce(row, row_before) as version, op as operation, not_sent, at as valid_from, valid_to, is_current
+  from versions where row is not null{deleted}
+)
+"""
+"""The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values."""
+
+
+def sql_of(config: Config, entry: PublishedConfig) -> str:
+    """The SQL of a published table; that of a history is made of the key of its mirror.
+
+    Raises:
+        ConfigError: the key is unknown, or no mirror has this name.
+    """
+    if entry.history is None:
+        return entry.sql
+    settings = config.table(entry.history)
+    key = entry.key or settings.key
+    if not key:
+        raise ConfigError(f"history: {entry.history} needs the columns that identify a row: key: [...]")
+    names = [f"`{name.replace('`', '``')}`" for name in key]
+    return _HISTORY.format(
+        log=change_log_name(entry.history),
+        new=", ".join(f"after.{name} as k{i}" for i, name in enumerate(names)),
+        old=", ".join(f"key.{name}" for name in names),
+        same=" and ".join(f"key.{name} <=> after.{name}" for name in names),
+        names=", ".join(f"k{i}" for i in range(len(names))),
+        at="ingested_at" if entry.valid_by == "ingest" else "coalesce(source_ts, ingested_at)",
+        deleted=" or row_before is not null" if settings.soft_delete else "",
+    )
 
 
 def published_query(config: Config, name: str) -> PublishedQuery:
@@ -240,7 +292,7 @@ def published_query(config: Config, name: str) -> PublishedQuery:
     column = None if entry.partitioning is None else entry.partitioning.column
     query = parse_query(
         name,
-        entry.sql,
+        sql_of(config, entry),
         column,
         config.tables,
         entry.parameters,

@@ -15,6 +15,7 @@ from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.positions import ERASED, ancestors, summary_properties
 from nevermore.pipelines.publish.publish_commit import MODE, PARTITIONS, Mode
+from nevermore.pipelines.publish.query import sql_of
 from nevermore.scan_core import Scan, open_table
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def current_state(
 def query_hash(config: Config, entry: PublishedConfig) -> str:
     """Hash the SQL and every setting that affects its result."""
     meaning = {
-        "sql": entry.sql,
+        "sql": sql_of(config, entry),
         "partition": entry.partition,
         "parameters": {
             name: value.isoformat() if isinstance(value, date) else value for name, value in entry.parameters.items()

@@ -1,0 +1,134 @@
+"""Histories: every version of every row, with the time until which it held, as a replay of the change log says."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nevermore.checks.published_equality import ProjectAuditor, check_published
+from nevermore.pipelines.config.project import Config, load
+from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish.query import tables_read
+from nevermore.pipelines.publish.refresh import publish
+from nevermore.scan_core import open_table
+from tests.support.spark_session import SPARK_TEST
+
+pytestmark = SPARK_TEST
+HISTORY = {"shop.products_history": {"history": "shop.products"}}
+
+
+def config_of(folder: Path, published: dict[str, Any] | None = None, **table: Any) -> Config:
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+    tables = {"shop.products": {"source": source, "key": ["id", "part"], **table}}
+    path = folder / "nevermore.yaml"
+    path.write_text(yaml.safe_dump({"tables": tables, "published": published or HISTORY}))
+    return load(path)
+
+
+def land(folder: Path, seed: int, first: int) -> None:
+    """Events of every kind; `first` is the number of the first event."""
+    dice, lines, rows = random.Random(seed), [], {}
+    for number in range(first, first + 120):
+        row = {"id": dice.randrange(6), "part": dice.choice("ab"), "name": f"v{number}"}
+        key = (row["id"], row["part"])
+        source = {"db": "shop", "table": "products", "ts_ms": 1_000_000 + number // 2 * 1000}
+        kind = dice.choices(["write", "delete", "move", "truncate"], [8, 3, 2, 0.3])[0]
+        old: Any = {"id": key[0], "part": key[1], "name": ""}
+        if kind == "write":
+            event = {"op": "u" if key in rows else "c", "before": old if key in rows else None, "after": row}
+            rows[key] = row
+        elif kind == "delete":
+            event = {"op": "d", "before": old, "after": None}
+            rows.pop(key, None)
+        elif kind == "move" and key in rows:
+            moved = {**row, "id": dice.randrange(6)}
+            event = {"op": "u", "before": old, "after": moved}
+            rows.pop(key)
+            rows[moved["id"], moved["part"]] = moved
+        else:
+            event = {"op": "t"}
+            rows.clear()
+        lines.append(json.dumps({**event, "source": source, "ts_ms": source["ts_ms"]}))
+    (folder / "landing").mkdir(exist_ok=True)
+    (folder / "landing" / f"{first}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def expected(config: Config, time: str, *, soft: bool) -> list[tuple[Any, ...]]:
+    """The versions, by applying the change log one change after the other."""
+    log = open_table(open_catalog(config).load_table("change_log.shop_products")).scan().to_table()
+    found: list[list[Any]] = []
+    current: dict[tuple[Any, ...], list[Any]] = {}
+
+    def begin(key: tuple[Any, ...], row: dict[str, Any] | None, op: str, at: Any) -> None:
+        version = current.pop(key, None)
+        if version is not None:
+            version[5:] = [at, False]
+        if row is None and version is not None and soft and version[3] != "d":
+            row = {"id": version[0], "part": version[1], "name": version[2]}
+        if row is not None:
+            current[key] = [row["id"], row["part"], row["name"], op, at, None, True]
+            found.append(current[key])
+
+    for change in log.sort_by("ordinal").to_pylist():
+        at = change["source_ts"] if time == "source" and change["source_ts"] else change["ingested_at"]
+        old, new = change["key"], change["after"]
+        if change["op"] == "t":
+            for version in current.values():
+                version[5:] = [at, False]
+            current.clear()
+            continue
+        if change["op"] == "d" or (change["op"] == "u" and (old["id"], old["part"]) != (new["id"], new["part"])):
+            begin((old["id"], old["part"]), None, "d", at)
+        if new is not None:
+            begin((new["id"], new["part"]), new, change["op"], at)
+    return sorted(map(tuple, found), key=str)
+
+
+def published(config: Config, name: str = "shop.products_history") -> list[tuple[Any, ...]]:
+    rows = open_table(open_catalog(config).load_table(name)).scan().to_table().to_pylist()
+    names = ["id", "part", "name", "operation", "valid_from", "valid_to", "is_current"]
+    return sorted((tuple(row[n] for n in names) for row in rows), key=str)
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("time", ["source", "ingest"])
+def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) -> None:
+    entry = {"shop.products_history": {"history": "shop.products", "valid_by": time}}
+    config = config_of(tmp_path, entry, soft_delete=deletes == "soft")
+    for turn in range(2):
+        land(tmp_path, seed=turn, first=turn * 120)
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+        assert published(config) == expected(config, time, soft=deletes == "soft")
+    (found,) = (r for r in check_published(config, "shop.products_history") if r.name == "published_equals_duckdb")
+    assert found.passed
+
+
+def test_sql_may_read_change_logs(tmp_path: Path) -> None:
+    sql = "select op, count(*) as changes from change_log.shop_products group by op"
+    config = config_of(tmp_path, {"shop.kinds": {"sql": sql}})
+    land(tmp_path, seed=1, first=0)
+    run_once(config)
+    publish(config, "shop.kinds", auditor=ProjectAuditor())
+    rows = open_table(open_catalog(config).load_table("shop.kinds")).scan().to_table().to_pylist()
+    assert sum(row["changes"] for row in rows) == 120
+    assert tables_read(config, "shop.kinds") == ("shop.products",)
+    assert all(result.passed for result in check_published(config, "shop.kinds"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"history": "shop.products", "sql": "select 1 as a"}, "either sql or history"),
+        ({}, "either sql or history"),
+        ({"history": "shop.product"}, "did you mean shop.products"),
+    ],
+)
+def test_what_is_no_history_is_refused(tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tables_read(config_of(tmp_path, {"shop.history": entry}), "shop.history")
