@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
 
 from nevermore.assets.jobs import (
+    CHECK_JOB,
     check_job,
     compact_job,
     executor_of,
@@ -23,7 +25,7 @@ from nevermore.assets.metadata import UNCHANGED, change_log_metadata, labels, mi
 from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from nevermore.assets.sensors import alert_sensors, new_events_sensor, outside_sensor
-from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks
+from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks, source_asset_checks
 from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
 from nevermore.pipelines.errors import ConfigError
@@ -168,20 +170,28 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
     ]
     mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
     made = (published_asset_checks(name, published_key(name), config) for name in config.published)
-    all_checks = [*mirror_checks, *(check for check in made if check is not None)]
-    check_all = check_job(all_checks)
+    all_checks = [*mirror_checks, *filter(None, made)]
+    check_all = check_job(all_checks, CHECK_JOB, "their change logs and files")
+    of_source = [*chain(*(source_asset_checks(table, mirror_key(table), config) for table in config.tables))]
+    compare = [check_job(of_source, "source_check_job", "the databases that they are read from")] if of_source else []
+    ingest = ingest_job(of_source)
     compact_all = compact_job([*config.tables])
     return dg.Definitions(
         assets=assets,
-        asset_checks=all_checks,
+        asset_checks=[*all_checks, *of_source],
         jobs=[
-            *(ingest_job, check_all, compact_all, retention_job),
+            *(ingest, check_all, compact_all, retention_job),
+            *compare,
             *jobs_by_time(config.published),
             *([refresh] if refresh else []),
         ],
         schedules=[
-            schedule("ingest_schedule", ingest_job, "*/5 * * * *", "Apply new events.", config.ingest_schedule),
+            schedule("ingest_schedule", ingest, "*/5 * * * *", "Apply new events.", config.ingest_schedule),
             schedule("check_schedule", check_all, "0 4 * * *", "Compare all rows of all mirrors."),
+            *(
+                schedule("source_check_schedule", job, "0 3 * * 0", "Compare all rows with their databases.")
+                for job in compare
+            ),
             schedule("compact_schedule", compact_all, "30 * * * *", "Compact mirrors of which scans have become slow."),
             schedule(
                 "retention_schedule",
@@ -196,7 +206,7 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
             new_events_sensor(config.ingest_sensor),
             outside_sensor(),
             *([publish_after_ingest(refresh, config)] if refresh else []),
-            *(alert_sensors() if config.alerts is not None else []),
+            *(alert_sensors() if config.alerts else []),
         ],
         executor=executor_of(config),
         resources={

@@ -66,11 +66,15 @@ JOBS_BY_UNIT: Mapping[Unit, str] = {
 }
 """Assets of one job share their partitions, so there is one job per unit of time."""
 
-ingest_job = dg.define_asset_job(
-    INGEST_JOB,
-    selection=dg.AssetSelection.key_prefixes(CHANGE_LOGS) | dg.AssetSelection.key_prefixes(MIRRORS),
-    description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
-)
+
+def ingest_job(left_out: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobDefinition:
+    """Reads what is new, and runs the checks of the mirrors without some."""
+    return dg.define_asset_job(
+        INGEST_JOB,
+        selection=dg.AssetSelection.key_prefixes(CHANGE_LOGS, MIRRORS) - dg.AssetSelection.checks(*left_out),
+        description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
+    )
+
 
 TRIGGER = "nevermore/trigger"
 """Tag of runs: what started them."""
@@ -119,12 +123,10 @@ def retention_job() -> None:
     maintain()
 
 
-def check_job(checks: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobDefinition:
-    """All checks of all mirrors, over all of their rows."""
+def check_job(checks: Sequence[dg.AssetChecksDefinition], name: str, other: str) -> UnresolvedAssetJobDefinition:
+    """Checks of all mirrors, over all of their rows."""
     return dg.define_asset_job(
-        CHECK_JOB,
-        selection=dg.AssetSelection.checks(*checks),
-        description="Compare all rows of all mirrors with their change logs and files.",
+        name, selection=dg.AssetSelection.checks(*checks), description=f"Compare all rows of all mirrors with {other}."
     )
 
 
@@ -187,7 +189,7 @@ def schedule(
         job=job,
         cron_schedule=cron or usual,
         execution_timezone="UTC",
-        default_status=_status(is_running=cron is not None),
+        default_status=dg.DefaultScheduleStatus("RUNNING" if cron else "STOPPED"),
         description=description,
     )
 
@@ -201,11 +203,8 @@ def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.S
         for number, (cron, names) in enumerate(by_cron.items(), 1):
             title = job.removesuffix("_job") + ("_schedule" if number == 1 else f"_schedule_{number}")
             is_asked = any(published[name].schedule for name in names)
-            yield _publish_schedule(title, unit, cron, names, _status(is_running=is_asked))
-
-
-def _status(*, is_running: bool) -> dg.DefaultScheduleStatus:
-    return dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED
+            status = dg.DefaultScheduleStatus("RUNNING" if is_asked else "STOPPED")
+            yield _publish_schedule(title, unit, cron, names, status)
 
 
 def _publish_schedule(

@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from nevermore.assets.jobs import INGEST_JOB, TRIGGER, ingest_job
+from nevermore.assets.jobs import INGEST_JOB, TRIGGER
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
 from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
@@ -144,7 +144,7 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
 
     @dg.sensor(
         name=SENSOR,
-        job=ingest_job,
+        job_name=INGEST_JOB,
         minimum_interval_seconds=every,
         default_status=dg.DefaultSensorStatus.STOPPED if every_seconds is None else dg.DefaultSensorStatus.RUNNING,
         description="Ingest the sources that have new events.",

@@ -17,6 +17,7 @@ from nevermore.checks.configured import DESCRIPTIONS, Severity, configured, publ
 from nevermore.checks.mirror_checks import all_checks_of, run_checks
 from nevermore.checks.published_equality import partitions_text
 from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.config.sources import MysqlSource, PostgresSource
 from nevermore.pipelines.publish.audit import CheckResult
 
 PROJECT = "project"
@@ -37,6 +38,7 @@ _DESCRIPTIONS = {
     "removals_find_rows": "Every delete and update found the old row that it names.",
     "manifests_match_files": "Partition values, bounds and counts in manifests are those of the files.",
     "nothing_was_rolled_back": "Mirror and change log hold every change that they have held before.",
+    "mirror_equals_source": "The rows of the mirror are those of its table in the database.",
     "log_is_complete": "The change log has every change that it numbered, once.",
     **DESCRIPTIONS,
 }
@@ -46,6 +48,20 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
     """The checks of one mirror, whose asset is `key`."""
     names, settings = all_checks_of(config, table), config.tables[table]
     return _asset_checks(table, key, {name: severity_of(settings, name) for name in names}, run_checks)
+
+
+def source_asset_checks(table: str, key: dg.AssetKey, config: Config) -> list[dg.AssetChecksDefinition]:
+    """The comparison of a mirror with its database, unless it is not read from one, or the check is off."""
+    settings = config.tables[table]
+    if not isinstance(settings.source, PostgresSource | MysqlSource) or settings.checks.mirror_equals_source == "off":
+        return []
+
+    def run(config: Config, table: str, _: Sequence[str]) -> list[CheckResult]:
+        from nevermore.checks.source_equality import mirror_equals_source  # with all that reads a database
+
+        return [mirror_equals_source(config, table)]
+
+    return [_asset_checks(table, key, {"mirror_equals_source": "warn"}, run, "compare_")]
 
 
 def published_asset_checks(name: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition | None:
@@ -62,11 +78,12 @@ def _asset_checks(
     key: dg.AssetKey,
     severities: Mapping[str, Severity],
     run: Callable[[Config, str, Sequence[str]], Iterable[CheckResult]],
+    prefix: str = "check_",
 ) -> dg.AssetChecksDefinition:
     """Checks of one table: one step, so that it is read once for all of them."""
 
     @dg.multi_asset_check(
-        name="check_" + "_".join(key.path),
+        name=prefix + "_".join(key.path),
         specs=[
             dg.AssetCheckSpec(n, asset=key, blocking=severity == "block", description=_DESCRIPTIONS[n])
             for n, severity in severities.items()

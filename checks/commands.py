@@ -1,7 +1,7 @@
 """The commands `check`, `publish` and `verify`, which compare tables with the reference and with checksums."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,6 +49,12 @@ def check(
             help="Of mirrors, compare only keys that changed since the last snapshot that passed, and all rows once a day.",
         ),
     ] = False,
+    source: Annotated[
+        bool,
+        typer.Option(
+            "--source", help="Compare mirrors with the databases that they are read from, and with nothing else."
+        ),
+    ] = False,
     partition: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,8 +79,8 @@ def check(
     from nevermore.pipelines.errors import SourceError
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_to_look
 
-    if bool(full) + bool(changed) + bool(partition) > 1:
-        raise typer.BadParameter("--full, --changed and --partition exclude each other")
+    if full + changed + source + bool(partition) > 1:
+        raise typer.BadParameter("--full, --changed, --source and --partition exclude each other")
     given = load(config).with_scan(parse_scan_options(scan_option))
     alerts = _alerts_of(given) if alert else None
     check_catalog(given)
@@ -85,8 +91,12 @@ def check(
         if catalog is None or find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     passed = True
-    for name in tables or (*settings.tables, *settings.published):
-        if name in settings.published:
+    for name in tables or (*settings.tables, *(() if source else settings.published)):
+        if source:
+            from nevermore.checks.source_equality import mirror_equals_source
+
+            results: Iterable[CheckResult] = [mirror_equals_source(settings, name)]
+        elif name in settings.published:
             from nevermore.checks.published_equality import (
                 check_published,
             )  # with DuckDB and a SQL parser: only if needed

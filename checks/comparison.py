@@ -70,11 +70,11 @@ class Relation:
         sql = f"(SELECT {columns} FROM {self.sql} WHERE {condition})"
         return Relation(self.connection, sql, pa.schema([self.schema.field(place) for place in places]))
 
-    def among(self, others: "Relation") -> "Relation":
-        """The rows whose first columns are those of others; NULL equals NULL."""
+    def among(self, others: "Relation", kind: str = "SEMI") -> "Relation":
+        """The rows whose first columns are those of others, or of no other (`ANTI`); NULL equals NULL."""
         on = " AND ".join(f"l.c{i} IS NOT DISTINCT FROM r.c{i}" for i in range(len(others.schema)))
         return Relation(
-            self.connection, f"(SELECT l.* FROM {self.sql} AS l SEMI JOIN {others.sql} AS r ON {on})", self.schema
+            self.connection, f"(SELECT l.* FROM {self.sql} AS l {kind} JOIN {others.sql} AS r ON {on})", self.schema
         )
 
     def sample(self) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ SCAN_SHARE = 8
 """Part of the memory that the scan of a table may use whose rows are compared."""
 
 
-def _result(
+def result_of(
     name: str,
     compared: Mapping[str, int],
     wrong: Sequence[str] = (),
@@ -51,7 +51,7 @@ def _result(
     return CheckResult(name, not wrong, compared, unique[:MAX_OFFENDING_KEYS], [*wrong, *notes])
 
 
-def _unless_none(number: int, what: str, rest: str) -> list[str]:
+def unless_none(number: int, what: str, rest: str) -> list[str]:
     """The statement that there are so many of something wrong; none if there are none."""
     return [f"{counted(number, what)} {rest}"] if number else []
 
@@ -75,7 +75,7 @@ class MirrorRows:
         options = self.subject.options
         limit = min(self.subject.memory_bytes // SCAN_SHARE, options.memory_limit_bytes)
         scan = self.subject.opened.scan().with_options(replace(options, memory_limit_bytes=limit))
-        return self._stored("engine", scan.arrow_schema, scan.to_batches())
+        return self.stored("engine", scan.arrow_schema, scan.to_batches())
 
     @cached_property
     def alive(self) -> Relation:
@@ -91,7 +91,7 @@ class MirrorRows:
         """The live rows according to the table's own files and manifests, read without the engine."""
         subject = self.subject
         with live_query(subject.table, relocate=subject.relocate, filesystem=subject.filesystem) as query:
-            return self._stored("files", query.schema, query.batches())
+            return self.stored("files", query.schema, query.batches())
 
     @cached_property
     def _folded(self) -> tuple[Relation, Relation]:
@@ -100,8 +100,8 @@ class MirrorRows:
             self.num_missed = found.num_missed
             schema = columns_of(found.rows.schema.empty_table(), like).schema
             required = (columns_of(rows, like) for rows in found.rows.batches())
-            deleted = self._stored("deleted", found.deleted_keys.schema, found.deleted_keys.batches())
-            return self._stored("required", schema, required), deleted
+            deleted = self.stored("deleted", found.deleted_keys.schema, found.deleted_keys.batches())
+            return self.stored("required", schema, required), deleted
 
     @property
     def required(self) -> Relation:
@@ -123,7 +123,8 @@ class MirrorRows:
         """The number of these keys, as results have it."""
         return {"rows in table": self.alive.num_rows}
 
-    def _stored(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> Relation:
+    def stored(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> Relation:
+        """Rows as a table of the database."""
         schema = canonical_schema(schema)
         tables = (batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch]) for batch in batches)
         if not schema.names:  # of a mirror that has no columns yet
@@ -147,7 +148,7 @@ def _equal_rows(rows: MirrorRows) -> CheckResult:
     wrong = [text for other, found in findings for text in _differences(other, found)]
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
     keys = [{name: row[name] for name in subject.key or row} for row in offending]
-    return _result(EQUAL, compared, wrong, keys, notes)
+    return result_of(EQUAL, compared, wrong, keys, notes)
 
 
 def alive_rows(rows: pa.Table, subject: Subject) -> pa.Table:
@@ -171,8 +172,8 @@ def _differences(other: str, found: Comparison) -> list[str]:
     """How the engine's rows differ from those of another source."""
     return [
         *(f"types differ from {other}: {text}" for text in found.type_differences),
-        *_unless_none(0 if found.type_differences else found.num_left_only, "returned row", f"not in {other}"),
-        *_unless_none(0 if found.type_differences else found.num_right_only, "row", f"of {other} not returned"),
+        *unless_none(0 if found.type_differences else found.num_left_only, "returned row", f"not in {other}"),
+        *unless_none(0 if found.type_differences else found.num_right_only, "row", f"of {other} not returned"),
     ]
 
 
@@ -180,30 +181,30 @@ def _unique_keys(keys: Relation, compared: Mapping[str, int]) -> CheckResult:
     """No two live rows of the table have the same key."""
     grouped = f"(SELECT *, count(*) AS occurrences FROM {keys.sql} GROUP BY ALL HAVING count(*) > 1)"
     repeated = Relation(keys.connection, grouped, keys.schema.append(pa.field("occurrences", pa.int64())))
-    wrong = _unless_none(repeated.num_rows, "key", "with more than one row")
-    return _result("key_is_unique", compared, wrong, repeated.sample())
+    wrong = unless_none(repeated.num_rows, "key", "with more than one row")
+    return result_of("key_is_unique", compared, wrong, repeated.sample())
 
 
 def _absent_keys(deleted: Relation, keys: Relation, compared: Mapping[str, int]) -> CheckResult:
     """No key that the log deleted, and did not insert again, is among the rows that the engine returns."""
     reappeared = deleted.among(keys)
     compared = {"keys deleted in log": deleted.num_rows, **compared}
-    wrong = _unless_none(reappeared.num_rows, "deleted key", "in the table")
-    return _result("no_deleted_row_reappears", compared, wrong, reappeared.sample())
+    wrong = unless_none(reappeared.num_rows, "deleted key", "in the table")
+    return result_of("no_deleted_row_reappears", compared, wrong, reappeared.sample())
 
 
 def _found_removals(rows: MirrorRows) -> CheckResult:
     """Every delete and update of a table without a key found the old row that it contains."""
     name = "removals_find_rows"
     if (reason := rows.subject.why_not_by_log) is not None:
-        return _result(name, {}, notes=[f"not compared: rows by log: {reason}"])
+        return result_of(name, {}, notes=[f"not compared: rows by log: {reason}"])
     num_rows, missed = rows.required.num_rows, rows.num_missed
     rest = (
         "of an old row that was not there, so the mirror may have rows that the source "
         "no longer has; do a full load: nevermore resync TABLE --snapshot-source PATH"
     )
     compared = {"rows by log": num_rows, "removals without a row": missed}
-    return _result(name, compared, _unless_none(missed, "removal", rest))
+    return result_of(name, compared, unless_none(missed, "removal", rest))
 
 
 EQUAL = "mirror_equals_reference"
@@ -334,7 +335,7 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
         of_alive = Relation.of(connection, alive_keys)
         return (
             _absent_keys(Relation.of(connection, required.deleted_keys), of_alive, compared),
-            _result(EQUAL, compared, wrong, offending),
+            result_of(EQUAL, compared, wrong, offending),
             _unique_keys(of_alive, compared),
         )
 

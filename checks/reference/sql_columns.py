@@ -120,7 +120,7 @@ class PrivateDatabase:
     def store(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
         """Make a table of rows; return their number."""
         self.connection.register("no_rows", schema.empty_table())
-        self.connection.execute(f"CREATE TABLE {self.name(table)} AS SELECT * FROM no_rows")
+        self.connection.execute(f"CREATE OR REPLACE TABLE {self.name(table)} AS SELECT * FROM no_rows")
         self.connection.unregister("no_rows")
         return self.append(table, batches)
 

@@ -382,6 +382,8 @@ class ChecksConfig(TableChecksConfig):
         no_key_is_stale: whether a key whose newest change is in quarantine fails: `block`, `warn` or `off`.
         quarantine_is_small: the share of events that may be in quarantine: `{max_share: 0.01, severity: warn}`.
         scans_are_fast: whether scans lose more of their time than `maintenance: max_debt` allows: `block`, `warn` or `off`.
+        mirror_equals_source: whether rows that differ from those of the database fail `nevermore check --source` (`block`), or only warn; Dagster has no such check with `off`.
+        max_rows_per_second: maximum number of rows that `nevermore check --source` reads from the database in a second.
     """
 
     every: SecondsOrOff = DEFAULT_EVERY_SECONDS
@@ -390,6 +392,8 @@ class ChecksConfig(TableChecksConfig):
     no_key_is_stale: Severity = "block"
     quarantine_is_small: QuarantineConfig = QuarantineConfig()
     scans_are_fast: Severity = "warn"
+    mirror_equals_source: Severity = "warn"
+    max_rows_per_second: Annotated[int, Field(gt=0)] | None = None
 
 
 _SEVERITIES: Mapping[str, Literal["block", "warn"]] = {"critical": "block", "warning": "warn", "info": "warn"}

@@ -139,7 +139,7 @@ def test_without_a_config_definitions_load_and_say_what_to_do(tmp_path: Path, mo
 def test_a_wrong_config_is_an_error_with_its_line(project: ShopProject, monkeypatch: pytest.MonkeyPatch) -> None:
     project.path.write_text(project.path.read_text().replace("partition:", "partiton:"))
     monkeypatch.setenv(definitions.CONFIG_VARIABLE, str(project.path))
-    with pytest.raises(ConfigError, match=r"nevermore.yaml:15: unknown key 'partiton'; did you mean 'partition'\?"):
+    with pytest.raises(ConfigError, match=r"nevermore.yaml:18: unknown key 'partiton'; did you mean 'partition'\?"):
         definitions.load_definitions()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nevermore.checks.source_equality import mirror_equals_source
 from tests.pipelines.mysql.conftest import BOTH, Shop
 
 LATIN = "".join(map(chr, range(0xA0, 0x100)))
@@ -104,6 +105,8 @@ def test_values_are_exact_and_the_same_from_the_load_and_from_the_log(shop: Shop
     shop.ingest(config)
     rows = {row["id"]: row for row in shop.rows(config, "t")}
     assert len(rows) == 3 * (depth + 1) + 1
+    compared = mirror_equals_source(config, "shop.t")
+    assert (compared.passed, compared.details) == (True, [])
     for first in (0, 100, 300):
         for row in range(depth + 1):
             found = rows[first + row]

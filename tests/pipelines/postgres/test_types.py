@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nevermore.checks.mirror_checks import run_checks
+from nevermore.checks.source_equality import mirror_equals_source
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.maintain.replay import resync_from_source
 from tests.pipelines.postgres.conftest import Shop
@@ -118,6 +119,8 @@ def test_every_type_has_exact_values_in_loads_and_streams(shop: Any) -> None:
     assert shop.reasons(config, "items") == []
     found = {row[0]: row[1:] for row in shop.rows(config, "items")}
     assert len(found) == 2 * (rounds + 1)
+    compared = mirror_equals_source(config, "shop.items")
+    assert (compared.passed, compared.details) == (True, [])
     for first in (0, 100):
         for number in range(rounds + 1):
             for (kind, cases), value in zip(TYPES.items(), found[first + number], strict=True):

@@ -1,0 +1,190 @@
+"""Mirrors against the databases that they are read from: what was lost before the change log leaves no other trace.
+
+All rows of the table are read as a load reads them, and compared with those of a snapshot of the mirror that is older. Rows that differ
+may have changed meanwhile: the change log names these, and the stream of the database those that the log does not have yet. The load
+shares the decoder with the mirror, so this proves that everything arrived, not that it is decoded right.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nevermore.checks.comparison import Relation
+from nevermore.checks.equality import DATABASE_SHARE, MirrorRows, result_of, unless_none
+from nevermore.checks.mirror_checks import mirror_subject, with_evidence
+from nevermore.checks.reference.sql_columns import limited_memory, private_database
+from nevermore.pipelines.changes.change_log import ChangeLog, read_changes
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.decode.batches import with_members
+from nevermore.pipelines.decode.feed import Decided, FeedConfig
+from nevermore.pipelines.errors import PipelineError, SourceError
+from nevermore.pipelines.formats.registry import decode
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feeds import Readers, feeds_of
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.publish.audit import CheckResult
+from nevermore.pipelines.sources.live import LiveSource
+
+NAME = "mirror_equals_source"
+WAIT_SECONDS = 300.0
+"""How long a stream is waited for that another process reads."""
+RETRY_SECONDS = 1.0
+
+
+def mirror_equals_source(config: Config, table: str) -> CheckResult:
+    """The mirror has exactly the rows of its table in the database, without those that changed while they were read.
+
+    Raises:
+        PipelineError: the database cannot be read, or the table was truncated meanwhile.
+    """
+    settings, subject = config.table(table), mirror_subject(config, table)
+    nothing = result_of(NAME, {}, notes=[f"{table} has not been loaded from a database: nothing to compare"])
+    with closing(Readers()) as readers:
+        feed = feeds_of(config, [table], readers)[0]
+        if feed.live is None or subject is None:
+            return nothing
+        catalog = open_catalog(config)
+        ingest = TableIngest(catalog, table, settings, TableReport(table))
+        ingest.check()  # finds the key of an adopted table
+        if ingest.position is None or not feed.live.is_loaded(ingest.position):
+            return nothing
+        decided = Decided(claims=feed.live.positions.from_json(ingest.position).claims)
+        decoding = feed.remembering(catalog).config([ingest], decided)
+        reading = _Reading(feed.live, decoding, table, feed.read_bytes)
+        with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
+            rows = MirrorRows(subject, database)
+            like = rows.alive.schema
+            loaded = reading.rows(ingest.position, like, settings.checks.max_rows_per_second)
+            source = rows.stored("source", like, loaded)
+            names = [name for name in dict.fromkeys((*subject.key, *like.names)) if name not in reading.lacking]
+            found = source.select(names).compare(rows.alive.select(names))
+            compared = {"rows in database": source.num_rows, "rows in mirror": rows.alive.num_rows}
+            notes = [f"not compared: {name}, which the database does not have" for name in sorted(reading.lacking)]
+            notes += unless_none(reading.num_rejected, "row", "that cannot be decoded")
+            if found.equal:
+                return result_of(NAME, compared, notes=notes)
+            key = subject.key or names
+            kinds, ends = pa.schema([like.field(name) for name in key]), time.monotonic() + WAIT_SECONDS
+            while True:
+                log = ChangeLog(catalog, change_log_name(table))
+                try:
+                    changed = rows.stored("changed", kinds, reading.changed(log, subject.required_ordinal or 0, kinds))
+                    break
+                except SourceError as error:  # another process reads the stream, and logs what it gets
+                    feed.live.interrupt()
+                    if time.monotonic() > ends:
+                        notes.append(f"changes that are not in the log after {WAIT_SECONDS:.0f} s are unknown: {error}")
+                        reading.until = 0
+                    time.sleep(RETRY_SECONDS)
+            left, right = (
+                _surplus(side, changed, pa.schema([like.field(name) for name in names])) for side in ("l", "r")
+            )
+            wrong, shown = _differences(left, right, key, subject.key)
+            num_left = max(found.num_left_only - left.num_rows, found.num_right_only - right.num_rows)
+    notes += unless_none(num_left, "row", "that changed meanwhile not compared")
+    if wrong:
+        notes.append(f"load the table again: nevermore resync {table} --from-source")
+    severity = settings.checks.mirror_equals_source
+    result = with_evidence(
+        result_of(NAME, compared, wrong, shown, notes), subject, [table, "--config", str(config.path)]
+    )
+    return replace(result, severity="warn" if severity == "off" else severity)
+
+
+@dataclass
+class _Reading:
+    """Reads a table of a database, and what changes in it.
+
+    Attributes:
+        lacking: columns of the mirror that the table does not have.
+        num_rejected: rows that could not be decoded.
+        until: the place in the log of the database up to which changes may be in the rows that were read, or not.
+    """
+
+    live: LiveSource
+    config: FeedConfig
+    table: str
+    limit_bytes: int
+    lacking: set[str] = field(default_factory=set)
+    num_rejected: int = 0
+    until: int = 0
+
+    def rows(self, position: str, like: pa.Schema, most: int | None) -> Iterator[pa.Table]:
+        """All rows of the table; at most so many in a second."""
+        began, count = time.monotonic(), 0
+        target = next(entry for entry in self.config.tables if entry.name == self.table)
+        known = self.live.positions.from_json(position)
+        for batch in self.live.load(target, known.claims[self.table], known.again, self.limit_bytes):
+            self.until = 0 if batch.position.load is None else batch.position.load.until
+            decoded = decode(batch.raw, self.config)
+            self.num_rejected += decoded.rejected.num_rows
+            changes = decoded.tables[self.table]
+            if changes.num_rows:
+                self.lacking = {*like.names} - {member.name for member in changes.row_type}
+                yield _members(changes.table.column("after"), like)
+            count += changes.num_rows
+            if most is not None:
+                time.sleep(max(0.0, count / most - (time.monotonic() - began)))
+
+    def changed(self, log: ChangeLog, after: int, kinds: pa.Schema) -> Iterator[pa.Table]:
+        """Keys of the changes after one of the log, until the table was read."""
+        logged = read_changes(log.table, after, log.last_ordinal, self.limit_bytes)
+        for changes in chain(logged, self._streamed(str(log.position))):
+            if pc.any(pc.equal(changes.column("op"), "t")).as_py():
+                raise PipelineError(f"{self.table} was truncated while it was compared: check it again")
+            for rows in (changes.column("key"), changes.column("after")):
+                yield _members(rows.filter(rows.is_valid()), kinds)
+
+    def _streamed(self, position: str) -> Iterator[pa.Table]:
+        """Changes that the log does not have yet."""
+        if self.live.positions.from_json(position).at >= self.until:
+            return
+        self.live.begin({self.table: position})
+        for batch in self.live.stream({self.table: position}, self.limit_bytes):
+            yield decode(batch.raw, self.config).tables[self.table].table
+
+
+def _members(rows: pa.ChunkedArray, like: pa.Schema) -> pa.Table:
+    """Members of a struct as columns."""
+    return pa.Table.from_arrays(with_members(rows, pa.struct(list(like))).flatten(), schema=like)
+
+
+def _surplus(side: str, changed: Relation, schema: pa.Schema) -> Relation:
+    """The rows of one side in `surplus` whose keys have not changed."""
+    columns = ", ".join(f"{side}c{i} AS c{i}" for i in range(len(schema)))
+    sql = f"(SELECT {columns} FROM surplus WHERE {side}n IS NOT NULL)"
+    return Relation(changed.connection, sql, schema).among(changed, "ANTI")
+
+
+def _differences(
+    left: Relation, right: Relation, key: Sequence[str], shown: Sequence[str]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """What is wrong with rows of a database and of its mirror, which differ; and the first ones, with the columns `shown`."""
+    missing, extra = left.among(right.select(key), "ANTI"), right.among(left.select(key), "ANTI")
+    other, others = left.among(right.select(key)), right.among(left.select(key))
+    wrong = [
+        *unless_none(missing.num_rows, "row", "of the database missing in the mirror"),
+        *unless_none(extra.num_rows, "row", "of the mirror not in the database"),
+        *unless_none(other.num_rows, "row", "with other values than in the database"),
+    ]
+    pairs: Iterator[tuple[dict[str, Any], dict[str, Any]]] = chain(
+        zip(other.sample(), others.sample(), strict=False),
+        ((row, {}) for row in missing.sample()),
+        (({}, row) for row in extra.sample()),
+    )
+    return wrong, [
+        {name: (a or b)[name] for name in shown} | {"database": _unlike(a, b), "mirror": _unlike(b, a)}
+        for a, b in pairs
+    ]
+
+
+def _unlike(row: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
+    """The values of a row that another one does not have; None without any."""
+    return {name: value for name, value in row.items() if name not in other or other[name] != value} or None

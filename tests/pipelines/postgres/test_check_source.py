@@ -1,0 +1,189 @@
+"""The mirror is compared with its table: what is missing, extra or different is found, and what changes meanwhile is not."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from nevermore.assets.definitions import project_definitions
+from nevermore.assets.project import mirror_key
+from nevermore.checks import source_equality
+from nevermore.checks.source_equality import mirror_equals_source
+from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.sources.postgres.load import PostgresBatch
+from nevermore.pipelines.sources.postgres.reader import PostgresReader
+
+ROWS = 30_000
+KEYS = {
+    "integer": ("id int PRIMARY KEY", "i"),
+    "text": ('id text COLLATE "C" PRIMARY KEY', "(CASE i % 2 WHEN 0 THEN 'b' ELSE 'B' END) || i"),
+    "uuid": ("id uuid PRIMARY KEY", "md5(i::text)::uuid"),
+    "composite": ("id int, PRIMARY KEY (id, body)", "i % 7"),
+    "none": ("id int", "i"),
+}
+
+
+def items(shop: Any, key: str = "integer", **settings: Any) -> Any:
+    columns, value = KEYS[key]
+    shop.sql(
+        f"CREATE TABLE items (n int, body text, amount numeric(12, 2), {columns})",
+        f"INSERT INTO items SELECT i, 'row ' || i, i / 8.0, {value} FROM generate_series(1, {ROWS}) i",
+        *(["ALTER TABLE items REPLICA IDENTITY FULL"] if key == "none" else []),
+        "CREATE PUBLICATION pub FOR TABLE items",
+    )
+    shop.source["chunk_bytes"] = "1MiB"
+    config = shop.config("items", **({"identity": "full"} if key == "none" else {}), **settings)
+    shop.ingest(config)
+    return config
+
+
+def lose(shop: Any, config: Any, *statements: str) -> None:
+    """Make changes, and read on without them, as a connector with a fault does."""
+    shop.sql(*statements)
+
+    def prepared(_: object, payload: bytes) -> Iterator[bytes]:
+        yield from [payload] if payload[:1] in b"BC" else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PostgresReader, "_prepared", prepared)
+        patch.setattr(PostgresBatch, "is_due", lambda *_: True)
+        shop.ingest(config)
+
+
+@pytest.mark.parametrize(
+    "key", [k if k in {"integer", "none"} else pytest.param(k, marks=pytest.mark.slow) for k in KEYS]
+)
+def test_missing_extra_and_changed_rows_are_found(shop: Any, key: str) -> None:
+    config, value = items(shop, key), KEYS[key][1]
+    found = mirror_equals_source(config, "shop.items")
+    assert (found.passed, found.details) == (True, [])
+    assert found.compared == {"rows in database": ROWS, "rows in mirror": ROWS}
+    lose(
+        shop,
+        config,
+        "DELETE FROM items WHERE n = 7",
+        f"INSERT INTO items SELECT i, 'new', 1, {value} FROM (VALUES ({ROWS + 8})) v(i)",
+        "UPDATE items SET amount = NULL WHERE n = 9",
+    )
+    shop.sql("UPDATE items SET amount = 0 WHERE n IN (10, 11)", "DELETE FROM items WHERE n = 12")  # on their way
+    found = mirror_equals_source(config, "shop.items")
+    assert not found.passed
+    changed = ["1 row with other values than in the database"] if key != "none" else []
+    count = "1 row" if changed else "2 rows"
+    wrong = [f"{count} of the database missing in the mirror", f"{count} of the mirror not in the database", *changed]
+    assert found.details[: len(wrong) + 1] == [*wrong, "3 rows that changed meanwhile not compared"]
+    assert "load the table again: nevermore resync shop.items --from-source" in found.details
+    shown = [(row["database"], row["mirror"]) for row in found.offending_keys]
+    assert min(row["n"] for pair in shown for row in pair if row is not None and "n" in row) == 7
+    if changed:
+        (other,) = (pair for pair in shown if None not in pair)
+        assert {str(side["amount"]) for side in other} == {"None", "1.13"}
+    shop.ingest(config)
+    assert mirror_equals_source(config, "shop.items").details[: len(wrong)] == wrong
+
+
+def test_one_row_in_a_hundred_is_wrong(shop: Any) -> None:
+    config = items(shop)
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n % 100 = 0")
+    found = mirror_equals_source(config, "shop.items")
+    assert found.details[0] == f"{ROWS // 100} rows with other values than in the database"
+    assert len(found.offending_keys) == 20
+    assert found.offending_keys[0] == {"id": 100, "database": {"body": "lost"}, "mirror": {"body": "row 100"}}
+
+
+def test_changes_during_the_comparison_are_no_differences(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = items(shop, checks={"max_rows_per_second": 15_000})
+    monkeypatch.setattr(source_equality, "RETRY_SECONDS", 0.1)
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 77")
+    stop = threading.Event()
+    writer = shop.server.connect(shop.database)
+
+    def write() -> None:
+        number = 0
+        with writer.cursor() as cursor:
+            while not stop.wait(0.002):
+                number += 1
+                at = number * 7919 % ROWS
+                cursor.execute(f"UPDATE items SET body = 'w{number}' WHERE n = {at} AND n <> 77")
+                cursor.execute(f"UPDATE items SET id = -id WHERE n = {at + 1} AND n <> 77")
+                cursor.execute(f"DELETE FROM items WHERE n = {at + 2} AND n <> 77")
+                cursor.execute(f"INSERT INTO items VALUES ({ROWS + number}, 'new', 1, {ROWS + number})")
+
+    def ingest() -> None:
+        while not stop.wait(0.2):
+            run_once(config)  # fails while the comparison reads the stream
+
+    threads = [threading.Thread(target=work) for work in (write, ingest)]
+    for thread in threads:
+        thread.start()
+    try:
+        found = [mirror_equals_source(config, "shop.items") for _ in range(3)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        writer.close()
+    assert [one.details[0] for one in found] == ["1 row with other values than in the database"] * 3
+    assert all("changed meanwhile" in str(one.details) for one in found)
+
+
+def test_a_stream_that_another_process_holds_is_waited_for(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = items(shop)
+    monkeypatch.setattr(source_equality, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(source_equality, "RETRY_SECONDS", 0.1)
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 77")
+    held = source_equality.Readers()
+    try:
+        feed = source_equality.feeds_of(config, ["shop.items"], held)[0]
+        position = source_equality.ChangeLog(source_equality.open_catalog(config), "change_log.shop_items").position
+        feed.live.begin({"shop.items": position})
+        for _ in feed.live.stream({"shop.items": position}, 1_000_000):
+            pass
+        found = mirror_equals_source(config, "shop.items")
+    finally:
+        held.close()
+    assert found.details[0] == "1 row with other values than in the database"
+    assert "changes that are not in the log after 0 s are unknown" in found.details[1]
+
+
+def test_what_cannot_be_compared_is_said(shop: Any) -> None:
+    config = items(shop)
+    shop.sql("ALTER TABLE items DROP COLUMN amount", "UPDATE items SET n = n")
+    found = mirror_equals_source(config, "shop.items")
+    assert (found.passed, found.details) == (True, ["not compared: amount, which the database does not have"])
+    shop.sql("TRUNCATE items")
+    with pytest.raises(PipelineError, match="was truncated while it was compared"):
+        mirror_equals_source(config, "shop.items")
+
+
+def test_the_command_and_dagster_compare_with_the_database(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = items(shop)
+
+    def check(code: int | None) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["check", "--source", "--config", str(config.path)])
+        assert ended.value.code in {code, None}
+        return capsys.readouterr().out
+
+    assert f"passed  shop.items  mirror_equals_source  {ROWS:,} rows in database" in check(0)
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 77")
+    found = check(0)
+    assert "WARNING  shop.items  mirror_equals_source" in found
+    assert "key {'id': 77, 'database': {'body': 'lost'}, 'mirror': {'body': 'row 77'}}" in found
+    blocking = shop.config("items", checks={"mirror_equals_source": "block"})
+    assert "FAILED  shop.items  mirror_equals_source" in check(1)
+
+    definitions = project_definitions(blocking)
+    check_key = dg.AssetCheckKey(mirror_key("shop.items"), "mirror_equals_source")
+    for job, is_run in (("ingest_job", False), ("check_job", False), ("source_check_job", True)):
+        keys = definitions.resolve_job_def(job).asset_layer.asset_graph.asset_check_keys
+        assert (check_key in keys) == is_run, job
+    done = definitions.resolve_job_def("source_check_job").execute_in_process(raise_on_error=False)
+    (evaluation,) = done.get_asset_check_evaluations()
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    off = project_definitions(shop.config("items", checks={"mirror_equals_source": "off"}))
+    assert not off.resolve_all_job_defs() or "source_check_job" not in {job.name for job in off.resolve_all_job_defs()}
