@@ -42,7 +42,6 @@ def demo(
             "--first-day",
             formats=["%Y-%m-%d"],
             help="Day of the first orders; by default the last simulated day is today.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as a JSON object.")] = False,
@@ -154,7 +153,6 @@ def ui(
         typer.Option(
             "--dir",
             help="Folder of the project, with its nevermore.yaml; by default this folder, or else its subfolder `demo`.",
-            show_default=False,
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",

@@ -44,7 +44,7 @@ def _names(context: typer.Context, incomplete: str) -> list[str]:
 
 def table_argument(metavar: str, text: str) -> Any:
     """An argument for names of tables, which the shell can complete."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=_names)
+    return typer.Argument(metavar=metavar, help=text, autocompletion=_names)
 
 
 TableName = Annotated[str, table_argument("TABLE", TABLE_HELP)]
@@ -61,48 +61,38 @@ Relocate = Annotated[
         "--relocate",
         metavar="OLD=NEW",
         help="Read paths that start with OLD from NEW instead. Repeatable.",
-        show_default=False,
     ),
 ]
 OptionalConfig = Annotated[
     Path | None,
-    typer.Option(
-        "--config", envvar=CONFIG_VARIABLE, help="Config whose catalog contains the table.", show_default=False
-    ),
+    typer.Option("--config", envvar=CONFIG_VARIABLE, help="Config whose catalog contains the table."),
 ]
 ProjectConfig = Annotated[Path, typer.Option("--config", envvar=CONFIG_VARIABLE, help="Config file of the project.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-SnapshotId = Annotated[
-    int | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.", show_default=False)
-]
+SnapshotId = Annotated[int | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.")]
 AsOf = Annotated[
     str | None,
     typer.Option(
         "--as-of",
         metavar="TIME",
         help="Read the table as of this time: ISO 8601 (UTC unless it has an offset) or epoch milliseconds.",
-        show_default=False,
     ),
 ]
-Ref = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", show_default=False)]
-Columns = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B", help="Columns to return, in this order.", show_default=False)
-]
-Where = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Return only rows that match.", show_default=False)
-]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of rows.", show_default=False)]
+Ref = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="Read this branch or tag.")]
+Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Columns to return, in this order.")]
+Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Return only rows that match.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of rows.")]
 Format = Annotated[
     Literal["table", "jsonl", "csv", "parquet", "arrow"] | None,
-    typer.Option("--format", help="Output format; default: by the suffix of --output, else table.", show_default=False),
+    typer.Option("--format", help="Output format; default: by the suffix of --output, else table."),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Output file; default: `-`, standard output.", show_default=False),
+    typer.Option("--output", "-o", help="Output file; default: `-`, standard output."),
 ]
 Null = Annotated[
     str | None,
-    typer.Option("--null", metavar="TEXT", help="Text for NULL in CSV; default: nothing.", show_default=False),
+    typer.Option("--null", metavar="TEXT", help="Text for NULL in CSV; default: nothing."),
 ]
 Metrics = Annotated[bool, typer.Option("--metrics", help="Print what was read and skipped to standard error.")]
 ScanSettings = Annotated[
@@ -111,7 +101,6 @@ ScanSettings = Annotated[
         "--scan-option",
         metavar="NAME=VALUE",
         help="Set a scan option, such as memory_limit_bytes=64MiB, parallelism=1 or prune_pages=false. Repeatable.",
-        show_default=False,
     ),
 ]
 Master = Annotated[
@@ -119,12 +108,11 @@ Master = Annotated[
     typer.Option(
         "--master",
         help="Spark master, as for spark-submit; default: the one in the config, else local[*].",
-        show_default=False,
     ),
 ]
 Remote = Annotated[
     str | None,
-    typer.Option("--remote", help="Spark Connect server to use instead: sc://host:15002.", show_default=False),
+    typer.Option("--remote", help="Spark Connect server to use instead: sc://host:15002."),
 ]
 
 
@@ -170,10 +158,10 @@ def open_named_table(
     from nevermore import scan_core
 
     moves, given = parse_relocations(relocate), parse_scan_options(scan_options)
-    if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
+    if (settings := config_of(name, config)) is not None:
         from nevermore.pipelines.ingest.project import Project
 
-        return Project(load(config or DEFAULT_CONFIG).with_scan(given)).table(name, relocate=moves)
+        return Project(settings.with_scan(given)).table(name, relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves, options=scan_core.ScanOptions.from_settings(given))
     except scan_core.TableNotFoundError as error:
@@ -183,6 +171,17 @@ def open_named_table(
             f"{error}; there is no {DEFAULT_CONFIG} in this folder to look the name up in: run the command in the project's "
             "folder, or pass its config with --config"
         ) from error
+
+
+def config_of(name: str, config: Path | None) -> "Config | None":
+    """The project's config; None without one, or if `name` is a path, which belongs to no project.
+
+    Raises:
+        ConfigError: the config does not exist, or is invalid.
+    """
+    if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
+        return None
+    return load(config or DEFAULT_CONFIG)
 
 
 def open_for_change(name: str, config: Path | None) -> "CatalogTable":
@@ -218,10 +217,10 @@ def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
 
 def _whole_table(name: str, config: Path | None, open_with: "Callable[[Config], Catalog]") -> "CatalogTable":
     """A table as PyIceberg loads it, from the catalog of a config or from PyIceberg's own configuration."""
-    if config is not None or DEFAULT_CONFIG.exists():
+    if (settings := config_of(name, config)) is not None:
         from nevermore.pipelines.ingest.project import catalog_table
 
-        table: CatalogTable = catalog_table(name, load(config or DEFAULT_CONFIG), open_with)
+        table: CatalogTable = catalog_table(name, settings, open_with)
         return table
     from nevermore.scan_core.io import load_table
 
@@ -233,9 +232,9 @@ def known_config(tables: "Iterable[str]", config: Path | None) -> "Config | None
     """The project's config with the tables that its patterns have found; None without one, or if all tables are paths."""
     from nevermore.pipelines.iceberg.catalog import expanded
 
-    if not any(map(is_identifier, tables)) or (config is None and not DEFAULT_CONFIG.exists()):
-        return None
-    return expanded(load(config or DEFAULT_CONFIG))
+    named = next(filter(is_identifier, tables), None)
+    settings = None if named is None else config_of(named, config)
+    return None if settings is None else expanded(settings)
 
 
 def configured_index(name: str, config: Path | None) -> "IndexConfig | None":

@@ -43,7 +43,6 @@ def init(
             metavar="ADDRESS",
             help="Look into a source and write a config for its tables: postgresql://user@host/db, mysql://user@host/db, "
             "kafka://broker:9092/topic, s3://bucket/prefix, or a local folder.",
-            show_default=False,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing nevermore.yaml.")] = False,
@@ -135,7 +134,6 @@ Threads = Annotated[
         max=512,
         metavar="N",
         help="Threads that read, decode and encode; default: `threads` of the config, or one per core.",
-        show_default=False,
     ),
 ]
 
@@ -145,7 +143,6 @@ ChosenEngine = Annotated[
     typer.Option(
         "--engine",
         help="Where events are read and decoded: in this process, in Spark tasks, or in Spark tasks above a size; default: `ingest` of the config.",
-        show_default=False,
     ),
 ]
 
@@ -282,7 +279,6 @@ def run(
             "--interval",
             min=0.01,
             help="Seconds between rounds; default: `commit_interval` of the tables.",
-            show_default=False,
         ),
     ] = None,
     threads: Threads = None,
@@ -299,7 +295,6 @@ def run(
             "--listen",
             metavar="HOST:PORT",
             help="Serve /metrics for Prometheus, /healthz and /readyz there, such as 127.0.0.1:9464.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[

@@ -242,7 +242,6 @@ def _application(words: Sequence[str]) -> "typer.Typer":
             LOG_LEVEL,
             envvar="NEVERMORE_LOG_LEVEL",
             help="Log messages of this level and above to standard error.",
-            show_default=False,
         ),
         log_format: LogFormat = typer.Option(  # noqa: B008 - typer's way
             "text",

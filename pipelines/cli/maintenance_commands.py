@@ -41,15 +41,12 @@ def compact(
             "--sort",
             metavar="A,B",
             help="Rewrite all files with rows sorted by these columns, or with zorder(A,B) along a curve that treats all of them alike.",
-            show_default=False,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rewrite all files, whether it pays or not.")] = False,
     where: Annotated[
         str | None,
-        typer.Option(
-            "--where", metavar="SQL", help="Rewrite only data files that may contain matching rows.", show_default=False
-        ),
+        typer.Option("--where", metavar="SQL", help="Rewrite only data files that may contain matching rows."),
     ] = None,
     target_size: Annotated[
         str | None,
@@ -57,7 +54,6 @@ def compact(
             "--target-size",
             metavar="SIZE",
             help="Size of new files, such as 128MiB; default: that of the config or table, else 256MiB.",
-            show_default=False,
         ),
     ] = None,
     manifests: Annotated[
@@ -68,7 +64,6 @@ def compact(
         typer.Option(
             "--engine",
             help="Where to rewrite: local in this process, spark in Spark tasks, auto in Spark tasks if a table is large; default: `compact_engine` of the config.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be rewritten; change nothing.")] = False,
@@ -205,7 +200,7 @@ def expire(
     tables: EntryNames = None,
     keep_snapshots: Annotated[
         int | None,
-        typer.Option("--keep-snapshots", help="Keep this many snapshots at any age.", show_default=False),
+        typer.Option("--keep-snapshots", help="Keep this many snapshots at any age."),
     ] = None,
     keep_for: Annotated[
         str | None,
@@ -213,7 +208,6 @@ def expire(
             "--keep-for",
             metavar="TIME",
             help="Keep what was current within this time: 90s, 12h, 5d.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would expire; change nothing.")] = False,
@@ -247,7 +241,6 @@ def orphans(
             "--older-than",
             metavar="TIME",
             help="Minimum age, such as 12h or 3d; default: `orphan_age` of the config. Files of commits in progress are orphans until they are committed.",
-            show_default=False,
         ),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete/--dry-run", help="Delete the files, or only report them.")] = False,
@@ -275,9 +268,7 @@ def orphans(
 
 def erase(
     table: EntryName,
-    where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="A condition on columns of the table.", show_default=False)
-    ],
+    where: Annotated[str, typer.Option("--where", metavar="SQL", help="A condition on columns of the table.")],
     delete: Annotated[
         bool, typer.Option("--delete/--dry-run", help="Erase the rows, or only report where they are.")
     ] = False,
@@ -324,9 +315,7 @@ def rollback(
     table: MirrorName,
     to: Annotated[
         int | None,
-        typer.Option(
-            "--to", metavar="SNAPSHOT", help="Snapshot, as `nevermore snapshots` lists them.", show_default=False
-        ),
+        typer.Option("--to", metavar="SNAPSHOT", help="Snapshot, as `nevermore snapshots` lists them."),
     ] = None,
     before: Annotated[
         str | None,
@@ -334,7 +323,6 @@ def rollback(
             "--before",
             metavar="TIME",
             help="The last snapshot committed before this time: ISO 8601 (UTC unless it has an offset).",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be undone; change nothing.")] = False,

@@ -25,7 +25,7 @@ from nevermore.pipelines.cli.arguments import (
     TableName,
     Where,
     build_scan,
-    load,
+    config_of,
     log_progress,
     open_named_table,
     parse_scan_options,
@@ -33,7 +33,6 @@ from nevermore.pipelines.cli.arguments import (
 )
 from nevermore.pipelines.cli.row_output import write_rows
 from nevermore.pipelines.cli.terminal import print_result, write_page
-from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.wording import counted
 
@@ -58,7 +57,6 @@ def scan(
             "--sample",
             metavar="FRACTION",
             help="Return a random fraction of the rows, such as 0.01.",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[
@@ -103,15 +101,11 @@ def changes(
     table: TableName,
     start: Annotated[
         int | None,
-        typer.Option(
-            "--from", metavar="ID", help="Start after this snapshot; default: before the first one.", show_default=False
-        ),
+        typer.Option("--from", metavar="ID", help="Start after this snapshot; default: before the first one."),
     ] = None,
     end: Annotated[
         int | None,
-        typer.Option(
-            "--to", metavar="ID", help="End with this snapshot; default: the current one.", show_default=False
-        ),
+        typer.Option("--to", metavar="ID", help="End with this snapshot; default: the current one."),
     ] = None,
     relocate: Relocate = None,
     ref: Ref = None,
@@ -180,7 +174,6 @@ def explain(
         typer.Option(
             "--partition",
             help="For a published table: explain how this partition is built. Repeatable.",
-            show_default=False,
         ),
     ] = None,
     html: Annotated[
@@ -191,7 +184,6 @@ def explain(
             "-o",
             metavar="FILE",
             help="Draw the plan in this HTML file instead.",
-            show_default=False,
         ),
     ] = None,
     scan_option: ScanSettings = None,
@@ -215,7 +207,8 @@ def explain(
         "--html": html,
     }
     given = [option for option, value in of_scan.items() if value is not None]
-    if (settings := _publishing(table, config)) is not None and not given:
+    settings = config_of(table, config)
+    if settings is not None and table in settings.published and not given:
         settings = settings.with_scan(parse_scan_options(scan_option))
         _explain_publication(settings, table, partition or (), as_json=as_json)
         return
@@ -235,15 +228,6 @@ def explain(
         return
     text = request.explain()
     print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
-
-
-def _publishing(name: str, config: Path | None) -> "Config | None":
-    """The config that publishes a table of this name; None for other tables and for paths."""
-    if not is_identifier(name) or (config is None and not DEFAULT_CONFIG.exists()):
-        return None
-
-    settings = load(config or DEFAULT_CONFIG)
-    return settings if name in settings.published else None
 
 
 def _explain_publication(settings: "Config", name: str, partitions: Sequence[str], *, as_json: bool) -> None:
@@ -270,7 +254,6 @@ def why(
             "--key",
             metavar="COLUMN=VALUE[,...]",
             help="Key to look up; `null` is NULL, `'null'` is text. Put parts with commas in double quotes. Repeatable.",
-            show_default=False,
         ),
     ],
     relocate: Relocate = None,
@@ -315,16 +298,12 @@ def parse_key(text: str) -> dict[str, str | None]:
 def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "KeyLog | None":
     """What the change log contains about the key; None for tables that are not mirrors of the config."""
     from nevermore import scan_core
-
-    path = config or DEFAULT_CONFIG
-    if not is_identifier(name) or not path.exists():
-        return None
     from nevermore.pipelines.changes.change_log import key_log
     from nevermore.pipelines.config.project import change_log_name
     from nevermore.pipelines.iceberg.catalog import find_table, open_to_look
 
-    settings, log_name = load(path), change_log_name(name)
-    catalog = open_to_look(settings)
+    settings, log_name = config_of(name, config), change_log_name(name)
+    catalog = None if settings is None else open_to_look(settings)
     found = None if catalog is None else find_table(catalog, log_name)
     return None if found is None else key_log(log_name, scan_core.open_table(found), key)
 

@@ -72,19 +72,15 @@ def index(
             "--columns",
             metavar="A,B",
             help="Columns to give bitmap indexes; `struct.member` for a member of a struct.",
-            show_default=False,
         ),
     ] = None,
-    snapshot: Annotated[
-        int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
-    ] = None,
+    snapshot: Annotated[int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.")] = None,
     max_values: Annotated[
         int | None,
         typer.Option(
             "--max-values",
             min=1,
             help="Skip files in which a column has more distinct values than this; default: 10000.",
-            show_default=False,
         ),
     ] = None,
     config: OptionalConfig = None,
@@ -198,7 +194,7 @@ def _replay(catalog: "Catalog", settings: "Config", table: str, *, as_json: bool
 def recover(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Tables of the warehouse; default: all.", show_default=False),
+        typer.Argument(metavar="[TABLE]...", help="Tables of the warehouse; default: all."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, without changing anything.")
@@ -237,7 +233,6 @@ def replay(
             "--from",
             metavar="ORDINAL|TIME",
             help="First change: its ordinal, or its time of ingestion.",
-            show_default=False,
         ),
     ] = None,
     end: Annotated[
@@ -246,7 +241,6 @@ def replay(
             "--to",
             metavar="ORDINAL|TIME",
             help="Last change: its ordinal, or its time of ingestion.",
-            show_default=False,
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Replay the whole change log instead of a range.")] = False,
@@ -286,7 +280,6 @@ def resync(
             "--snapshot-source",
             metavar="PATH",
             help="File or pattern of a full load of the source table. Repeatable.",
-            show_default=False,
         ),
     ] = None,
     from_source: Annotated[
@@ -299,7 +292,6 @@ def resync(
             "--snapshot-format",
             metavar="FORMAT",
             help="Format of the full load; default: that of the feed.",
-            show_default=False,
         ),
     ] = None,
     config: ProjectConfig = DEFAULT_CONFIG,

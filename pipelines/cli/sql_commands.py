@@ -1,12 +1,14 @@
 """The commands of SQL engines: `nevermore sql` with DuckDB or Spark, and `nevermore spark-package` for Spark's workers."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,17 +20,19 @@ from nevermore.pipelines.cli.arguments import (
     Null,
     Output,
     ProjectConfig,
+    Ref,
     ScanSettings,
+    SnapshotId,
+    build_scan,
     load,
     log_progress,
     parse_scan_options,
-    parse_time,
 )
 from nevermore.pipelines.cli.row_output import write_rows
 from nevermore.pipelines.cli.terminal import print_result
 from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.errors import ConfigError, PipelineError
-from nevermore.pipelines.ingest.project import Project
+from nevermore.pipelines.ingest.project import Project, add_views, duckdb_connection
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import require_package, user_folder
 
@@ -37,12 +41,13 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation
 
     from nevermore.pipelines.config.project import Config
+    from nevermore.scan_core import Scan, Table
 
 
 def sql(
     query: Annotated[
         str | None,
-        typer.Argument(metavar="QUERY", help="A query; without one, a prompt, or standard input.", show_default=False),
+        typer.Argument(metavar="QUERY", help="A query; without one, a prompt, or standard input."),
     ] = None,
     engine: Annotated[
         Literal["duckdb", "spark"],
@@ -50,7 +55,9 @@ def sql(
             "--engine", help="What runs the query, and whose SQL it is: Spark runs as `spark` of the config says."
         ),
     ] = "duckdb",
+    snapshot: SnapshotId = None,
     as_of: AsOf = None,
+    ref: Ref = None,
     limit: Limit = None,
     output_format: Format = None,
     output: Output = None,
@@ -73,11 +80,11 @@ def sql(
     if query is None and not sys.stdin.isatty():
         query = sys.stdin.read()
     if engine == "spark":
-        if query is None or as_of is not None:
-            raise ConfigError("--engine spark needs a query, and cannot be combined with --as-of")
+        if query is None or {snapshot, as_of, ref} != {None}:
+            raise ConfigError("--engine spark needs a query, and cannot be combined with --snapshot, --as-of and --ref")
         rows = _spark_rows(settings, query, limit, is_explained=is_explained, as_json=as_json)
     else:
-        session = _Session(Project(settings), None if as_of is None else parse_time(as_of))
+        session = _Session(Project(settings), partial(build_scan, snapshot=snapshot, as_of=as_of, ref=ref))
         if query is None:
             _prompt(session, null)
             return
@@ -111,32 +118,38 @@ class _Session:
         views: its tables by the names of their views, when the last query began.
     """
 
-    def __init__(self, project: Project, as_of: datetime | None) -> None:
+    def __init__(self, project: Project, scan_of: "Callable[[Table], Scan]") -> None:
         self._library = require_package("duckdb", "SQL", "nevermore-iceberg[sql]")
         self.project = project
         self.views: dict[str, str] = {}
-        self._as_of = as_of
-        self._connection = project.duckdb(views={})
+        self._scan_of = scan_of
+        self._connection = duckdb_connection()
 
-    def run(self, query: str) -> "DuckDBPyRelation | None":
+    def run(self, query: str, limit: int | None = None) -> "DuckDBPyRelation | None":
         """Let DuckDB plan a query over the tables that it names; None for a statement without rows.
 
         With a limit, scans begin with few rows: DuckDB asks for no more than it needs, unless it has to sort them.
         """
-        project = self.project
-        self.views = project.sql_names
-        by_name = {view.lower(): table for view, table in self.views.items()}
+        self.views = self.project.sql_names
         try:
             with self._library.connect() as empty:  # DuckDB leaves out the names of views that exist
                 used = empty.get_table_names(query, qualified=True)
-            named = [by_name.get(name.partition(" AS ")[0].replace('"', "").lower()) for name in used]
         except self._library.Error:  # such as several statements, or joins whose columns depend on those of the tables
-            named = [*self.views.values()]
-        tables = [name for name in dict.fromkeys(named) if name is not None]
-        if "limit" in query.lower().split("order by")[0]:
-            project = Project(project.config.with_scan({"wants_few": True}))
-        project.duckdb(tables, as_of=self._as_of, connection=self._connection, views=self.views)
-        return self._connection.sql(query)
+            used = {*self.views}
+        names = {name.partition(" AS ")[0].replace('"', "").lower() for name in used}
+        named = {table for view, table in self.views.items() if view.lower() in names}
+        scans = {name: self._scan_of(self.project.table(name)) for name in named}
+        add_views(self._connection, self.views, scans)
+        if (found := self._connection.sql(query)) is None:
+            return None
+        found = found if limit is None else found.limit(limit)
+        select = found.sql_query()  # without the statements before it, which are not to be run again
+        (_, plan), *_ = self._connection.execute(f"explain (format json) {select}").fetchall()
+        if not _takes_few(json.loads(plan)[0]):
+            return found
+        few = {name: scan.with_options(replace(scan.options, wants_few=True)) for name, scan in scans.items()}
+        add_views(self._connection, self.views, few)
+        return self._connection.sql(select)
 
     def rows(self, query: str, limit: int | None) -> _Rows | None:
         """The rows of a query; None for a statement without any.
@@ -145,9 +158,8 @@ class _Session:
             ConfigError: DuckDB refuses it.
         """
         with self.failing():
-            if (found := self.run(query)) is None:
-                return None
-            return _Rows((found if limit is None else found.limit(limit)).to_arrow_reader(), self.failing)
+            found = self.run(query, limit)
+            return None if found is None else _Rows(found.to_arrow_reader(), self.failing)
 
     def explain(self, query: str) -> str:
         """DuckDB's plan of a query.
@@ -171,6 +183,14 @@ class _Session:
             raise ConfigError(
                 f"the query failed: {error}\nThis is DuckDB's SQL; for Spark's, add --engine spark"
             ) from error
+
+
+def _takes_few(plan: dict[str, Any], *, is_limited: bool = False) -> bool:
+    """Whether DuckDB stops a scan after some rows: nothing below a limit needs all of them."""
+    kind = plan["name"]
+    stops = kind.endswith("LIMIT") or (is_limited and kind in {"PROJECTION", "FILTER"})
+    is_few = is_limited and kind == "PYTHON_ARROW_SCAN"
+    return is_few or any(_takes_few(child, is_limited=stops) for child in plan["children"])
 
 
 _DOT_COMMANDS = ".tables lists the tables, .schema TABLE its columns, .exit ends"

@@ -192,9 +192,7 @@ def files(
     ref: Ref = None,
     where: Annotated[
         str | None,
-        typer.Option(
-            "--where", metavar="SQL", help="List only data files that may contain matching rows.", show_default=False
-        ),
+        typer.Option("--where", metavar="SQL", help="List only data files that may contain matching rows."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of files to show; --json lists all.")] = (
         DEFAULT_MAX_SHOWN

@@ -160,6 +160,16 @@ class ConfigDocument:
                 break
         return f"{self.path}:{mark.line + 1}" + (f":{mark.column + 1}" if with_column else "")
 
+    def inserted(self, text: str, section: str, entry: str) -> str:
+        """The text of the file with one more entry in a section, as the first."""
+        key, entries = next((key, entries) for key, entries in self.root.value if key.value == section)
+        if entries.flow_style:
+            at, entry = entries.start_mark.index + 1, f"{entry}, " if entries.value else entry
+        else:
+            at = text.index("\n", key.end_mark.index)
+            entry = "\n" + " " * entries.value[0][0].start_mark.column + entry
+        return text[:at] + entry + text[at:]
+
     def lines_of(self, *sections: str) -> dict[str, int]:
         """Line of each entry of some sections, by the name of the entry."""
         found: dict[str, int] = {}
@@ -205,6 +215,14 @@ class ConfigDocument:
         filled = _VARIABLE.sub(replace, value)
         remember_passwords(filled)
         return filled
+
+
+def one_line(value: Any) -> str:
+    """A value as YAML on one line."""
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, width=1_000_000, allow_unicode=True, sort_keys=False
+    ).strip()
+    return text.removesuffix("...").strip()
 
 
 class WrittenFloat(float):

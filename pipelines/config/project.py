@@ -10,8 +10,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -26,6 +28,7 @@ from nevermore.pipelines.config.document import (
     SPECIAL_IN_SQLITE,
     ConfigDocument,
     config_messages,
+    one_line,
     refuse_special,
     unknown_key,
 )
@@ -40,7 +43,7 @@ from nevermore.pipelines.config.tables import (
     MaintenanceConfig,
     TableConfig,
 )
-from nevermore.pipelines.config.values import Count, Cron, Seconds, Section, placed
+from nevermore.pipelines.config.values import Address, Count, Cron, Seconds, Section, Texts, placed, spelled
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import OptionError, ScanOptions
 from nevermore.scan_core.io import with_file_io
@@ -55,16 +58,9 @@ class AlertsConfig(Section):
         max_lag: `nevermore run` also tells when a mirror is further behind than this; never by default.
     """
 
-    webhook: str
-    ui: str | None = None
+    webhook: Address
+    ui: Address | None = None
     max_lag: Seconds | None = None
-
-    @field_validator("webhook", "ui")
-    @classmethod
-    def _is_address(cls, value: str | None) -> str | None:
-        if value is not None and re.match(r"https?://[^/\s]+", value) is None:
-            raise ValueError("must be an address that begins with http:// or https://")
-        return value
 
 
 class DocsConfig(Section):
@@ -76,23 +72,26 @@ class DocsConfig(Section):
     """
 
     folder: str = "data_docs"
-    url: str | None = None
+    url: Address | None = None
 
     def folder_of(self, config: Path) -> Path:
         """The folder of a project with this config file."""
         return config.parent / Path(self.folder).expanduser()
 
-    @field_validator("url")
-    @classmethod
-    def _is_address(cls, value: str | None) -> str | None:
-        if value is not None and re.match(r"https?://[^/\s]+", value) is None:
-            raise ValueError("must be an address that begins with http:// or https://")
-        return value
-
 
 LOCAL_MASTER = "local[*]"
 SHIPPED = frozenset({"auto", "installed"})
 """Values of `package` other than a path."""
+
+
+SparkMaster = Annotated[
+    str,
+    spelled(
+        r"(yarn|(local|spark://|k8s://).*)?",  # the check of Spark itself, before a JVM is started
+        "{!r} is not a Spark master; write local[4], spark://host:7077, yarn or k8s://host",
+    ),
+]
+SparkRemote = Annotated[str, spelled(r"sc://.*", "{!r} is not a Spark Connect server; write sc://host:15002")]
 
 
 class SparkConfig(Section):
@@ -106,34 +105,11 @@ class SparkConfig(Section):
         reports: folder shared by driver and workers, where tasks report what they read; if omitted, the driver fetches the reports from each host.
     """
 
-    master: str | None = None
-    remote: str | None = None
-    conf: dict[str, str] = Field(default_factory=dict)
+    master: SparkMaster | None = None
+    remote: SparkRemote | None = None
+    conf: Texts = Field(default_factory=dict)
     package: str = "auto"
     reports: str | None = None
-
-    @field_validator("conf", mode="before")
-    @classmethod
-    def _is_text(cls, value: Any) -> Any:
-        """Spark settings are text, which YAML may read as numbers or booleans."""
-        if not isinstance(value, dict):
-            return value
-        return {name: _as_text(setting) for name, setting in value.items()}
-
-    @field_validator("remote")
-    @classmethod
-    def _is_remote(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith("sc://"):
-            raise ValueError(f"{value!r} is not a Spark Connect server; write sc://host:15002")
-        return value
-
-    @field_validator("master")
-    @classmethod
-    def _is_master(cls, value: str | None) -> str | None:
-        """The check of Spark itself, before a JVM is started."""
-        if value and value != "yarn" and not value.startswith(("local", "spark://", "k8s://")):
-            raise ValueError(f"{value!r} is not a Spark master; write local[4], spark://host:7077, yarn or k8s://host")
-        return value
 
     @model_validator(mode="after")
     def _is_at_one_place(self) -> "SparkConfig":
@@ -161,16 +137,6 @@ class SparkConfig(Section):
         except ValidationError as error:
             option = "--remote" if master is None else "--master"
             raise ConfigError(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
-
-
-def _as_text(value: Any) -> Any:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return str(value)
-        case _:
-            return value
 
 
 MAX_THREADS = 512
@@ -370,8 +336,8 @@ class Config(Section):
 
         return self.model_copy(
             update={
-                "tables": {name: changed(name, entry) for name, entry in self.tables.items()},
-                "patterns": {name: changed(name, entry) for name, entry in self.patterns.items()},
+                section: {name: changed(name, entry) for name, entry in getattr(self, section).items()}
+                for section in ("tables", "patterns")
             }
         )
 
@@ -398,12 +364,6 @@ def change_log_name(table: str) -> str:
 def quarantine_name(table: str) -> str:
     """`quarantine.shop_products` for `shop.products`."""
     return "quarantine." + table.replace(".", "_")
-
-
-def named_tables(config: Config) -> dict[str, str]:
-    """Tables of a config by the names that queries may use: full names, and those of views."""
-    views = {view: table for table, view in view_names(config.tables).items()}
-    return views | {table: table for table in (*config.published, *config.tables)}
 
 
 def sql_names(tables: Collection[str], existing: Collection[str]) -> dict[str, str]:
@@ -478,6 +438,39 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
         # not `from error`: pydantic's errors contain values from the environment, and a traceback would show them
         raise ConfigError("\n".join(config_messages(error, document, SECTIONS))) from None
     return _resolved(_with_suites(config, document))
+
+
+@contextmanager
+def adding_table(config: Config, name: str, entry: Mapping[str, Any]) -> Iterator[Config]:
+    """The config with one more table, which is added to its file, below `tables:`, if the block ends without an error.
+
+    A config that has the table with these settings stays as it is.
+
+    Raises:
+        ConfigError: the entry is invalid, the table has other settings, or the file cannot be written.
+    """
+    text, after = one_line({name: entry})[1:-1], b""
+    wanted = parse(f"tables: {{{text}}}", config.path).table(name)
+    with ExitStack() as opened:
+        if name not in config.tables:
+            try:
+                file = opened.enter_context(config.path.open("r+b"))
+            except OSError as error:
+                raise ConfigError(f"{config.path} cannot be changed: {error}; add to its tables: {text}") from error
+            flock(file, LOCK_EX)  # until it is closed: other programs may add tables, too
+            before = file.read().decode()
+            config = parse(before, config.path)
+            if name not in config.tables:
+                after = ConfigDocument.of(before, config.path).inserted(before, "tables", text).encode()
+                config = parse(after.decode(), config.path)
+        if other := [option for option in entry if getattr(config.tables[name], option) != getattr(wanted, option)]:
+            raise ConfigError(
+                f"{name} is in {config.path} with another {', '.join(other)}: change it there, or use that"
+            )
+        yield config
+        if after:
+            file.seek(0)
+            file.write(after)
 
 
 def _with_suites(config: Config, document: ConfigDocument) -> Config:

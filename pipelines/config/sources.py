@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AwareDatetime, Field, field_validator
 
-from nevermore.pipelines.config.values import Bytes, Names, Section
+from nevermore.pipelines.config.values import Bytes, Names, Section, spelled
 
 
 class FilesSource(Section):
@@ -47,7 +47,6 @@ DEFAULT_SLOT = "nevermore"
 DEFAULT_HELD_BYTES = 10 * 1024**3
 DEFAULT_CHUNK_BYTES = 64 * 1024**2
 """A load of a large table takes hundreds of commits; an interruption costs seconds."""
-_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
 class PostgresSource(Section):
@@ -65,17 +64,13 @@ class PostgresSource(Section):
 
     type: Literal["postgres"]
     dsn: str = ""
-    slot: str = DEFAULT_SLOT
+    slot: Annotated[
+        str,
+        spelled("[a-z0-9_]{1,63}", "slot must consist of at most 63 lower case letters, digits and underscores"),
+    ] = DEFAULT_SLOT
     publication: str = DEFAULT_SLOT
     chunk_bytes: Bytes = DEFAULT_CHUNK_BYTES
     max_held_bytes: Bytes = DEFAULT_HELD_BYTES
-
-    @field_validator("slot")
-    @classmethod
-    def _is_slot_name(cls, value: str) -> str:
-        if _SLOT_NAME.fullmatch(value) is None:
-            raise ValueError("slot must consist of at most 63 lower case letters, digits and underscores")
-        return value
 
     @property
     def format(self) -> str:

@@ -129,7 +129,7 @@ def _type_name(value: str) -> str:
 
 
 def _property_texts(value: Any) -> Any:
-    """Iceberg properties are text, which YAML may read as booleans, numbers or dates."""
+    """Settings of Iceberg and Spark are text, which YAML may read as booleans, numbers or dates."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -159,13 +159,6 @@ def _cron(value: str) -> str:
     return value
 
 
-def _owner(value: str) -> str:
-    """An owner as Dagster accepts it."""
-    if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+|team:[\w-]+", value):
-        raise ValueError(f"{value!r} is not an owner; write an e-mail address, or a team as team:data")
-    return value
-
-
 def _label_texts(value: Any) -> Any:
     """Values of tags are text, which YAML may read as booleans, numbers or dates; a list of tags has no values."""
     if isinstance(value, list | tuple):
@@ -190,11 +183,15 @@ def _labels(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-def _group(value: str) -> str:
-    """The name of a group as Dagster accepts it."""
-    if not re.fullmatch(r"[A-Za-z0-9_]+", value):
-        raise ValueError(f"{value!r} cannot be the name of a group; use letters, digits and _")
-    return value
+def spelled(pattern: str, message: str) -> AfterValidator:
+    """Refuse a text that does not match; `{!r}` in the message stands for it."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(message.format(value))
+        return value
+
+    return AfterValidator(check)
 
 
 def _word(value: Any) -> Any:
@@ -250,10 +247,23 @@ Severity = Annotated[Literal["block", "warn", "off"], BeforeValidator(_word)]
 Day = Annotated[str, BeforeValidator(_day)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
 Cron = Annotated[str, AfterValidator(_cron)]
-TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), AfterValidator(_settable_properties)]
-Owners = Annotated[tuple[Annotated[str, AfterValidator(_owner)], ...], BeforeValidator(_one_or_many)]
+Address = Annotated[
+    str, spelled(r"https?://[^/\s]+(/[\s\S]*)?", "must be an address that begins with http:// or https://")
+]
+Texts = Annotated[dict[str, str], BeforeValidator(_property_texts)]
+TableProperties = Annotated[Texts, AfterValidator(_settable_properties)]
+_Owner = Annotated[
+    str,
+    spelled(
+        r"[^@\s]+@[^@\s]+\.[^@\s]+|team:[\w-]+",
+        "{!r} is not an owner; write an e-mail address, or a team as team:data",
+    ),
+]
+"""As Dagster accepts it."""
+Owners = Annotated[tuple[_Owner, ...], BeforeValidator(_one_or_many)]
 Labels = Annotated[dict[str, str], BeforeValidator(_label_texts), AfterValidator(_labels)]
-Group = Annotated[str, AfterValidator(_group)]
+Group = Annotated[str, spelled("[A-Za-z0-9_]+", "{!r} cannot be the name of a group; use letters, digits and _")]
+"""As Dagster accepts it."""
 Count = Annotated[int, Field(ge=1, le=2**53)]
 """A number of things; larger ones are not exact in the JSON that reports are."""
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), AfterValidator(_distinct)]

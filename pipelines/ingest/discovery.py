@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import yaml
 from pydantic import ValidationError
 
+from nevermore.pipelines.config.document import one_line
 from nevermore.pipelines.config.project import change_log_name, is_table_name, parse
 from nevermore.pipelines.config.sources import DEFAULT_SLOT, MysqlSource, PostgresSource
 from nevermore.pipelines.config.tables import TableConfig, unfit_columns
@@ -137,7 +138,7 @@ def config_text(sources: Sequence[FoundSource]) -> str:
         "  uri: sqlite:///warehouse/catalog.db",
         "  warehouse: warehouse                   # a folder, or s3://bucket/prefix",
     ]
-    lines += [f"  {name}: {_value(text)}" for name, text in sorted(properties.items())]
+    lines += [f"  {name}: {one_line(text)}" for name, text in sorted(properties.items())]
     ready = any(table.is_ready for source in sources for table in source.tables)
     lines += ["", "tables:" if ready else "tables: {}"]
     for number, source in enumerate(sources):
@@ -153,13 +154,13 @@ def config_text(sources: Sequence[FoundSource]) -> str:
 
 def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, is_first: bool) -> list[str]:
     lines = [f"  # {_plain(text)}" for text in (*table.facts, *(f"WARNING: {each}" for each in table.warnings))]
-    own = [f"  {_value(table.name)}:"]
+    own = [f"  {one_line(table.name)}:"]
     if not is_first and anchor is not None and table.is_ready:
         own.append(f"    source: *{anchor}")
     else:
         own.append("    source:" + (f" &{anchor}" if anchor is not None and table.is_ready else ""))
-        own += [f"      {name}: {_value(value)}" for name, value in source.items()]
-    own += [f"    {name}: {_value(value)}" for name, value in table.settings.items()]
+        own += [f"      {name}: {one_line(value)}" for name, value in source.items()]
+    own += [f"    {name}: {one_line(value)}" for name, value in table.settings.items()]
     if table.columns:
         text = ", ".join(f"{name} {kind}" for name, kind in table.columns)
         own += [
@@ -174,12 +175,6 @@ def _entry(table: FoundTable, source: Mapping[str, Any], anchor: str | None, *, 
 def _plain(text: str) -> str:
     """A text on one line, with escapes for what YAML does not allow in a comment."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
-def _value(value: Any) -> str:
-    """A value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, allow_unicode=True).strip()
-    return text.removesuffix("...").strip()
 
 
 def _with_distinct_names(sources: Sequence[FoundSource]) -> list[FoundSource]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nevermore import scan_core
 from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
-from nevermore.pipelines.config.project import Config, load, sql_names
+from nevermore.pipelines.config.project import Config, adding_table, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
@@ -22,6 +22,7 @@ from nevermore.scan_core.io import require_package, temporary_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from polars import LazyFrame
 
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
@@ -108,9 +109,9 @@ def delete(table: "CatalogTable | str", keys: Any, key: str | Sequence[str]) -> 
     return write_table(table, keys, key, "d", "last")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Project:
-    """A project; `config` is its config."""
+    """A project; `config` is its config, to which `create` adds tables."""
 
     config: Config
 
@@ -140,13 +141,28 @@ class Project:
         """A scan of all rows of a table that are not deleted; the errors are those of `table`."""
         return self.table(name).scan()
 
+    def polars(self, name: str) -> "LazyFrame":
+        """A table as a LazyFrame of Polars, which reads only the columns and rows that a query needs.
+
+        Raises:
+            MissingPackageError: Polars is not installed.
+            TableNotFoundError: there is no such table.
+        """
+        from nevermore.scan_core.polars import scan_iceberg
+
+        return scan_iceberg(self.scan(name))
+
+    def ibis(self) -> Any:
+        """A backend of Ibis with the views of `duckdb`: `project.ibis().table("orders", database="shop")`.
+
+        Raises:
+            MissingPackageError: Ibis or DuckDB is not installed.
+        """
+        ibis = require_package("ibis", "ibis", "ibis-framework[duckdb]")
+        return ibis.duckdb.from_connection(self.duckdb())
+
     def duckdb(
-        self,
-        names: Collection[str] | None = None,
-        *,
-        as_of: datetime | None = None,
-        connection: "DuckDBPyConnection | None" = None,
-        views: Mapping[str, str] | None = None,
+        self, names: Collection[str] | None = None, *, as_of: datetime | int | None = None, ref: str | None = None
     ) -> "DuckDBPyConnection":
         """A connection of DuckDB in which tables of the project are views `namespace.table`.
 
@@ -155,29 +171,21 @@ class Project:
 
         Args:
             names: these tables; default: all of the config, their change logs and quarantines.
-            as_of: show the tables as of this time.
-            connection: one to which the views are added; default: a new one, to a database in memory.
-            views: tables by the names of their views; default: `sql_names`.
+            as_of: show the tables as of this time, or a table as of the snapshot with this id.
+            ref: show this branch or tag of the tables.
 
         Raises:
             MissingPackageError: DuckDB is not installed.
             TableNotFoundError: there is no such table.
-            ScanError: a table has no snapshot of that time.
+            ScanError: a table has no snapshot of that time, or no such branch.
         """
-        if connection is None:
-            connection = require_package("duckdb", "SQL", "nevermore-iceberg[sql]").connect()
-            # nothing is downloaded
-            connection.execute("set timezone = 'UTC'; set autoinstall_known_extensions = false")
-            connection.execute("set temp_directory = ?", [str(temporary_folder())])
-        views = self.sql_names if views is None else views
-        for name in set(views.values()) if names is None else names:
-            scan = self.scan(name)
-            rows = (scan if as_of is None else scan.as_of_time(as_of)).to_duckdb(name, connection)
-            for schema, _, last in (view.rpartition(".") for view, table in views.items() if table == name):
-                quoted = (schema or "main").replace('"', '""')
-                connection.execute(f'create schema if not exists "{quoted}"; use "{quoted}"')
-                rows.create_view(last, replace=True)
-        connection.execute("use main")
+        views, connection = self.sql_names, duckdb_connection()
+        scans = {name: self.scan(name) for name in (set(views.values()) if names is None else names)}
+        if as_of is not None:
+            scans = {name: scan.as_of(as_of) for name, scan in scans.items()}
+        if ref is not None:
+            scans = {name: scan.at_ref(ref) for name, scan in scans.items()}
+        add_views(connection, views, scans)
         return connection
 
     @property
@@ -192,6 +200,30 @@ class Project:
             return [], ()
         config, existing = expanded(self.config, catalog), set(all_table_names(catalog))
         return [name for name in (*config.tables, *config.published) if name in existing], existing
+
+    def create(self, name: str, schema: Any, *, key: str | Sequence[str] = (), **options: Any) -> None:
+        """Create a table that programs fill, without rows, and add it to the config file; nothing if it exists like this.
+
+        Example: `project.create("shop.orders", pa.schema({"id": pa.int64(), "amount": pa.float64()}), key="id")`.
+
+        Args:
+            name: `namespace.table`. If the config does not have it, an entry below `tables:` is written to its file.
+            schema: columns as a `pyarrow.Schema`, or anything with `__arrow_c_schema__`.
+            key: columns that identify a row; without any, rows are only appended (`identity: full`).
+            options: of the table, as in the config: `partition_by=["day(created_at)"]`.
+
+        Raises:
+            ConfigError: an option is wrong, the table is there with other options, or the file cannot be written.
+            SourceError: Iceberg has no type for a column.
+            SchemaConflictError: the table is there with other columns, or has none that the key names.
+        """
+        from nevermore.pipelines.ingest.python_source import create
+
+        columns = [key] if isinstance(key, str) else [*key]
+        entry = {"source": {"type": "python"}, **({"key": columns} if columns else {"identity": "full"}), **options}
+        with adding_table(self.config, name, entry) as config:
+            create(config, name, schema)
+        self.config = config
 
     def upsert(
         self, name: str, data: Any, *, batch_id: str | None = None, keep: Literal["last"] | None = None
@@ -299,6 +331,29 @@ class Project:
             self.upsert(name, rows, batch_id=f"{query}:{number}", keep=keep)
 
         return write
+
+
+def duckdb_connection() -> "DuckDBPyConnection":
+    """A connection of DuckDB to a database in memory, for `add_views`.
+
+    Raises:
+        MissingPackageError: DuckDB is not installed.
+    """
+    connection: DuckDBPyConnection = require_package("duckdb", "SQL", "nevermore-iceberg[sql]").connect()
+    connection.execute("set timezone = 'UTC'; set autoinstall_known_extensions = false")  # nothing is downloaded
+    connection.execute("set temp_directory = ?", [str(temporary_folder())])
+    return connection
+
+
+def add_views(connection: "DuckDBPyConnection", views: Mapping[str, str], scans: Mapping[str, Scan]) -> None:
+    """Make views of scans by the names of their tables, replacing earlier ones; `views` has tables by names of views."""
+    for name, scan in scans.items():
+        rows = scan.to_duckdb(name, connection)
+        for schema, _, last in (view.rpartition(".") for view, table in views.items() if table == name):
+            quoted = (schema or "main").replace('"', '""')
+            connection.execute(f'create schema if not exists "{quoted}"; use "{quoted}"')
+            rows.create_view(last, replace=True)
+    connection.execute("use main")
 
 
 def catalog_table(name: str, config: Config, open_with: "Callable[[Config], Catalog | None]") -> Any:

@@ -10,8 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,11 +29,10 @@ from nevermore.pipelines.decode.batches import (
     ChangeBatch,
     RawEvents,
     Rejected,
-    change_schema,
     key_texts,
 )
 from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
-from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
+from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SchemaConflictError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import retry_conflicts
@@ -45,7 +43,7 @@ from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import check_key
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
-from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest
+from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest, changed_columns
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import apply_changes
 from nevermore.pipelines.sources.file_changes import Listing
@@ -153,6 +151,38 @@ def write(
         return retry_conflicts(attempt, ATTEMPTS)
 
 
+def create(config: Config, name: str, schema: Any) -> None:
+    """Make the change log and the mirror of a table, without rows; nothing if they exist with these columns.
+
+    Raises:
+        ConfigError: the catalog cannot be opened.
+        SourceError: a column has no type in Iceberg.
+        SchemaConflictError: the table has other columns, or the key is not among these.
+    """
+    settings, catalog = config.table(name), open_for_writing(config)
+    columns = without_extensions(_reader(pa.schema(schema).empty_table()).read_all()).schema
+    nothing = pa.Table.from_pylist([{}], columns)  # a row of NULLs tells the types, as every row does
+
+    def attempt() -> None:
+        with closing(TableIngest(catalog, name, settings, TableReport(name))) as table:
+            table.start()
+            feed = _table_feed(name, settings)
+            _wanted(feed, columns.names, "d")
+            row = _Batch(ChangeRun(0), "c", None, None, None).decoded(nothing, 1, feed)
+            if odd := [f.name for f in row.row_type if pa.types.is_null(f.type)]:
+                raise SourceError(f"{name}: {', '.join(odd)} has no type: declare one")
+            if not table.known_types:
+                empty = ChangeBatch(row.table.slice(0, 0), row.row_type, row.key, row.sent)
+                table.add(empty, Rejected.none(), BatchPosition().after(None), BatchEnd.TRANSACTION)
+                table.flush()
+            elif changed := changed_columns(table.known_types, row.row_type):
+                raise SchemaConflictError(
+                    f"{name} exists with other columns: {changed}. Upserts add columns, and widen types"
+                )
+
+    retry_conflicts(attempt, ATTEMPTS)
+
+
 def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
     settings = config.table(name)
     if not isinstance(settings.source, PythonSource):
@@ -176,8 +206,15 @@ def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
 
 
 def _tables(data: Any) -> Iterator[pa.Table]:
-    if hasattr(data, "toArrow"):  # a DataFrame of Spark
-        data = data.toArrow()
+    for part in _reader(data):
+        yield without_extensions(pa.Table.from_batches([part]))
+
+
+def _reader(data: Any) -> pa.RecordBatchReader:
+    if hasattr(data, "toArrow"):
+        from nevermore.pipelines.spark.session import arrow_batches
+
+        data = pa.RecordBatchReader.from_batches(data.limit(0).toArrow().schema, arrow_batches(data))
     if isinstance(data, list):
         data = pa.Table.from_pylist(data)
     if not hasattr(data, "__arrow_c_stream__"):
@@ -190,8 +227,7 @@ def _tables(data: Any) -> Iterator[pa.Table]:
         raise SourceError(
             f"Iceberg has no type for {', '.join(lost)}: cast it to another type, such as text or a number"
         )
-    for part in reader:
-        yield without_extensions(pa.Table.from_batches([part]))
+    return reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +241,7 @@ class _Batch:
     def add_to(self, table: TableIngest, before: BatchPosition) -> None:
         """Commit the batch."""
         position = before.after(self.name)
-        own = table.config
-        feed = Feed(own.source, {table.name: own}, (table.name,), Listing(()))
-        given = self.checked(feed.config([table], Decided()).tables[0])
+        given = self.checked(_table_feed(table.name, table.config, table))
         for changes in given if self.where is None else self._replacing(table, given, self.where):
             table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
         table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
@@ -266,24 +300,14 @@ class _Batch:
         mirror = table.check()
         if mirror is None:
             return
-        columns, now = [f.name for f in mirror.schema().fields], datetime.now(UTC)
+        columns = [f.name for f in mirror.schema().fields]
         scan = open_current(mirror).scan().select([name for name in columns if name != DELETED]).where(where)
         if DELETED in columns:
             scan = scan.where(f"not coalesce({DELETED}, false)")
+        feed = _table_feed(table.name, table.config, table)
+        as_named, deletes = replace(feed, rename={}, cast={}, types={}, include=(), exclude=()), replace(self, op="d")
         for batch in scan.to_batches():
-            rows = without_extensions(pa.Table.from_batches([batch]))
-            row_type = pa.struct([pa.field(f.name, f.type) for f in rows.schema])
-            given: dict[str, Any] = {
-                "op": "d",
-                "unchanged": [],
-                "ingested_at": now,
-                "source_file": self.name or "unnamed batch",
-                "schema_version": table.schema_version,
-            }
-            schema = change_schema(row_type, table.key)
-            parts = {f.name: pa.repeat(pa.scalar(given.get(f.name), f.type), rows.num_rows) for f in schema}
-            parts |= {"key": rows.select(table.key).to_struct_array(), "before": rows.to_struct_array()}
-            yield ChangeBatch(pa.table(parts).cast(schema), row_type, table.key)
+            yield deletes.decoded(without_extensions(pa.Table.from_batches([batch])), 1, as_named)
 
     def _changes(self, table: TableFeed) -> Iterator[ChangeBatch]:
         """The rows as changes of the table.
@@ -292,13 +316,14 @@ class _Batch:
             SourceError: a row does not fit the table, or columns are missing.
         """
         at = 1
-        config = FeedConfig(tables=(table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
         for rows in self.rows.tables():
             wanted = _wanted(table, rows.schema.names, self.op)
-            yield self._decoded(rows.select(wanted), at, config)
+            yield self.decoded(rows.select(wanted), at, table)
             at += rows.num_rows
 
-    def _decoded(self, rows: pa.Table, at: int, config: FeedConfig) -> ChangeBatch:
+    def decoded(self, rows: pa.Table, at: int, table: TableFeed) -> ChangeBatch:
+        """Rows from number `at` on, as changes of the table."""
+        config = FeedConfig(tables=(table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
         count = rows.num_rows
         origin = pa.DictionaryArray.from_arrays(
             pa.array(np.zeros(count, np.int32)), pa.array([self.name or "unnamed batch"])
@@ -308,10 +333,10 @@ class _Batch:
         if decoded.rejected.num_rows:
             first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
             raise SourceError(
-                f"{config.tables[0].name}: row {first['source_offset']:,} of the data does not fit: {first['reason']} "
+                f"{table.name}: row {first['source_offset']:,} of the data does not fit: {first['reason']} "
                 f"({decoded.rejected.num_rows:,} such rows); nothing was written"
             )
-        return decoded.tables[config.tables[0].name]
+        return decoded.tables[table.name]
 
     def _refuse_repeated(self, table: TableFeed, hashes: Any) -> None:
         found, counts = np.unique(hashes, return_counts=True)
@@ -347,6 +372,10 @@ def _matching(where: "str | Expr", table: TableIngest, changes: ChangeBatch) -> 
             f"{'; '.join(texts)}: leave them out, or upsert them; nothing was written"
         )
     return changes
+
+
+def _table_feed(name: str, config: TableConfig, *running: TableIngest) -> TableFeed:
+    return Feed(config.source, {name: config}, (name,), Listing(())).config(running, Decided()).tables[0]
 
 
 def _keys(changes: pa.Table) -> list[pa.Array]:

@@ -554,13 +554,8 @@ def check_schema_change(
     """
     if config.schema_changes == "evolve" or not known:
         return
-    refused = _changes(known, row_type)
-    if not refused:
+    if not (seen := changed_columns(known, row_type)):
         return
-    seen = ", ".join(
-        f"{column} {kind} (so far {_text(known[column])})" if column in known else f"{column} {kind} (new)"
-        for column, kind in refused.items()
-    )
     raise SchemaConflictError(
         f"{name}: events change its columns: {seen}. schema_changes: freeze stops the table before them, and none of the "
         "batch was applied; leave new columns out with exclude, keep types with types, or allow changes "
@@ -568,10 +563,11 @@ def check_schema_change(
     )
 
 
-def _changes(known: Mapping[str, pa.DataType], row_type: pa.StructType) -> dict[str, str]:
-    """Columns that are new or wider, with their types; columns without values so far have none."""
-    found = {}
+def changed_columns(known: Mapping[str, pa.DataType], row_type: pa.StructType) -> str:
+    """Columns of rows that are new or wider than known ones, with both types; columns without values so far have none."""
+    found = []
     for column in row_type:
+        so_far = "new"
         if pa.types.is_null(column.type) or known.get(column.name) == column.type:
             continue
         if column.name in known:
@@ -579,8 +575,9 @@ def _changes(known: Mapping[str, pa.DataType], row_type: pa.StructType) -> dict[
             united = widened(before, pa.struct([column]))
             if united is not None and pa.struct(list(united)) == before:
                 continue
-        found[column.name] = _text(column.type)
-    return found
+            so_far = f"so far {_text(known[column.name])}"
+        found.append(f"{column.name} {_text(column.type)} ({so_far})")
+    return ", ".join(found)
 
 
 def _text(kind: pa.DataType) -> str:

@@ -3,18 +3,21 @@
 This module imports pyspark. The code for the workers is packed in `package.py`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import accumulate, groupby
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
 
-from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig, named_tables, view_names
+from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig, sql_names, view_names
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_catalog
+from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_catalog
 from nevermore.scan_core import OptionError, Scan, Table, open_table
 from nevermore.scan_core.spark import (
     NativeLimits,
@@ -33,6 +36,8 @@ from nevermore.scan_core.spark import (
 
 SPARK_FAILURES = (PySparkException, Py4JError)
 """PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
+ROWS_AT_A_TIME = 1_000_000
+"""Rows of a DataFrame that are collected together, unless a partition has more: each time costs a job."""
 _AWAITED = "Exception thrown in awaitResult"
 _OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
 
@@ -192,7 +197,8 @@ def query_tables(
         OptionError: not a single query.
     """
     config = expanded(config, catalog := open_catalog(config))
-    named = named_tables(config)
+    known = (*config.tables, *config.published)
+    named = sql_names(known, {*known, *all_table_names(catalog)})
     tables: dict[str, Table] = {}
     for name in parse_sql(text, known=named, case_sensitive=compares_case(spark)).tables:
         if (table := named.get(name)) is not None:
@@ -202,3 +208,18 @@ def query_tables(
                 raise ConfigError(f"table {table} does not exist yet: nevermore {made} creates it")
             tables[name] = open_table(found, options=config.scan_options)
     return sql(spark, text, tables, args=args, reader=reader)
+
+
+def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """The rows in order. Tasks compute all of them; consecutive partitions come to this process, some at a time."""
+    kept = frame.persist()
+    try:
+        counts = kept.select(spark_partition_id().alias("number")).groupBy("number").count().orderBy("number").collect()
+        ends = accumulate(row["count"] for row in counts)
+        numbered = zip((row["number"] for row in counts), ends, strict=True)
+        for _, together in groupby(numbered, key=lambda part: part[1] // ROWS_AT_A_TIME):
+            numbers = [number for number, _ in together]
+            part = kept.where(spark_partition_id().between(numbers[0], numbers[-1]))
+            yield from part.toArrow().to_batches()
+    finally:
+        kept.unpersist()

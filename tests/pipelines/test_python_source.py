@@ -3,13 +3,16 @@
 import datetime as dt
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import duckdb
@@ -21,10 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 
 from nevermore import col, open_project
 from nevermore.checks.reference.expected_rows import live_rows
+from nevermore.pipelines.changes.change_log import Appended, ChangeLog
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError, PositionLostError, SchemaConflictError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
@@ -34,7 +38,11 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
-from nevermore.scan_core import EvaluationError, PredicateError
+from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.scan_core import EvaluationError, MissingPackageError, PredicateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "shop.orders"
 EVERYTHING = CompactSettings(rewrite_all=True)
@@ -45,8 +53,10 @@ def project_in(folder: Path, **options: Any) -> Project:
     """A project with one table that programs fill."""
     table = {"source": {"type": "python"}, "key": ["id"], **options}
     files = {"source": {"path": "landing/*.jsonl", "format": "debezium-json"}, "key": ["id"]}
+    log = {"source": {"type": "python"}, "identity": "full"}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": {NAME: table, "shop.products": files}}))
+    tables = {NAME: table, "shop.products": files, "shop.log": log}
+    (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": tables}))
     return open_project(folder)
 
 
@@ -256,57 +266,65 @@ def test_more_rows_than_memory_holds_are_one_commit(tmp_path: Path) -> None:
 
 VALUES = st.one_of(st.none(), st.integers(0, 99))
 STEP = st.one_of(
-    st.tuples(st.just("upsert"), st.dictionaries(st.integers(0, 12), VALUES, max_size=6)),
+    st.tuples(
+        st.sampled_from(["upsert", "interrupted"]), st.dictionaries(st.integers(0, 12), VALUES, min_size=1, max_size=6)
+    ),
     st.tuples(st.just("replace"), st.dictionaries(st.integers(4, 9), VALUES, max_size=4)),
     st.tuples(st.just("replace values"), st.dictionaries(st.integers(0, 12), st.integers(50, 99), max_size=4)),
     st.tuples(st.just("delete"), st.sets(st.integers(0, 12), max_size=6)),
-    st.tuples(st.sampled_from(["compact", "convert", "again", "ingest"]), st.none()),
+    st.tuples(st.just("append"), st.lists(st.integers(0, 3), max_size=4)),
+    st.tuples(st.just("ingest"), st.dictionaries(st.integers(0, 5), VALUES, min_size=1, max_size=3)),
+    st.tuples(st.sampled_from(["compact", "convert", "again"]), st.none()),
 )
+STEPS = st.lists(STEP, min_size=1, max_size=8)
+OPTIONS = st.sampled_from(
+    [
+        {},
+        {"deletes": "converted"},
+        {"deletes": "vectors", "format_version": 3},
+        {"soft_delete": True},
+        {"partition_by": ["bucket(3, id)"], "memory_limit_bytes": "1 MiB"},
+    ]
+)
+LONG = range(1, 11)
 
 
-SEQUENCES = {
-    "steps": st.lists(STEP, min_size=1, max_size=8),
-    "options": st.sampled_from(
-        [
-            {},
-            {"deletes": "converted"},
-            {"deletes": "vectors", "format_version": 3},
-            {"soft_delete": True},
-            {"partition_by": ["bucket(3, id)"], "memory_limit_bytes": "1 MiB"},
-        ]
-    ),
-}
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in LONG)])
+def test_any_sequence_leaves_the_rows_of_a_dict(part: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A thousand sequences in the long parts; NEVERMORE_SEQUENCES is their number in each part."""
+    count = int(os.environ.get("NEVERMORE_SEQUENCES", "100" if part else "15"))
 
+    @seed(part)
+    @settings(max_examples=count, deadline=None, database=None)
+    @given(steps=STEPS, options=OPTIONS)
+    def check(steps: list[tuple[str, Any]], options: dict[str, Any]) -> None:
+        check_sequence(steps, options, tmp_path_factory.mktemp("random"))
 
-@pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
-@given(**SEQUENCES)
-def test_any_of_a_thousand_sequences_leaves_the_rows_of_a_dict(
-    steps: list[tuple[str, Any]], options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    check_sequence(steps, options, tmp_path_factory.mktemp("random"))
-
-
-@settings(max_examples=15, deadline=None)
-@given(**SEQUENCES)
-def test_any_sequence_leaves_the_rows_of_a_dict(
-    steps: list[tuple[str, Any]], options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    check_sequence(steps, options, tmp_path_factory.mktemp("random"))
+    check()
 
 
 def rows_in(values: dict[int, Any]) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64()), "v": pa.array(values.values(), pa.int64())})
 
 
-def check_sequence(steps: list[tuple[str, Any]], options: dict[str, Any], folder: Path) -> None:
+def check_sequence(  # noqa: C901  one case per step
+    steps: list[tuple[str, Any]], options: dict[str, Any], folder: Path
+) -> None:
     project = project_in(folder, **options)
     expected: dict[int, Any] = {-1: 0}
+    others: dict[str, Any] = {"shop.log": Counter(), "shop.products": {}}
     project.upsert(NAME, [{"id": -1, "v": 0}], batch_id="first")
-    for what, rows in steps:
+    for number, (what, rows) in enumerate(steps):
         if what == "upsert":
             expected |= rows
             project.upsert(NAME, rows_in(rows))
+        elif what == "interrupted":  # between the change log and the mirror: the next writer, or an ingest, goes on
+            expected |= rows
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Mirror, "catch_up", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    project.upsert(NAME, rows_in(rows))
+            run_once(project.config, tables=[NAME]) if number % 2 else project.delete(NAME, rows_in({}))
         elif what in {"replace", "replace values"}:
             where = "id between 4 and 9" if what == "replace" else "v >= 50"
             kept = {k: v for k, v in expected.items() if (not 4 <= k <= 9 if what == "replace" else (v or 0) < 50)}
@@ -320,13 +338,35 @@ def check_sequence(steps: list[tuple[str, Any]], options: dict[str, Any], folder
             project.delete(NAME, pa.table({"id": pa.array(rows, pa.int64())}))
         elif what == "again":
             assert project.upsert(NAME, [{"id": -1, "v": 1}], batch_id="first").status == "nothing new"
-        elif what == "ingest":
-            assert run_once(project.config, tables=[NAME]).found_nothing_new
+        elif what == "append":
+            others["shop.log"].update(rows)
+            project.append("shop.log", pa.table({"id": pa.array(rows, pa.int64())}))
+        elif what == "ingest":  # files and programs fill tables of one project
+            others["shop.products"] |= rows
+            (folder / "landing").mkdir(exist_ok=True)
+            events = [{"op": "u", "before": None, "after": {"id": key, "v": value}} for key, value in rows.items()]
+            (folder / "landing" / f"{number}.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+            assert run_once(project.config).exit_code == 0
         else:
-            table = find_table(open_catalog(project.config), NAME)
-            assert table is not None
-            convert(table) if what == "convert" else compact(table, EVERYTHING)
+            for name in {NAME, *others} & {*project.tables}:
+                table = find_table(open_catalog(project.config), name)
+                assert table is not None
+                convert(table) if what == "convert" else compact(table, EVERYTHING)
         assert {r["id"]: r["v"] for r in rows_of(project) if not r.get("_deleted")} == expected
+        for name in {*others} & {*project.tables}:
+            found = project.scan(name).to_table().to_pylist()
+            is_log = name == "shop.log"
+            assert (Counter(r["id"] for r in found) if is_log else {r["id"]: r.get("v") for r in found}) == others[name]
+
+
+def interrupted(mirror: Mirror, log: ChangeLog, appended: Appended | None, **options: Any) -> Iterator[Any]:
+    """Instead of `catch_up`, where it would apply what was just logged."""
+    if appended is not None:
+        raise KeyboardInterrupt
+    return CATCH_UP(mirror, log, appended, **options)
+
+
+CATCH_UP = Mirror.catch_up
 
 
 def test_rows_that_a_replacement_takes_from_outside_of_its_condition_are_updated(project: Project) -> None:
@@ -440,6 +480,33 @@ def test_the_config_refuses_what_such_a_source_does_not_have(tmp_path: Path) -> 
         load(tmp_path / "nevermore.yaml")
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("num_rows", [0, 60_000])
+def test_a_dataframe_of_spark_is_taken_in_its_order_and_in_little_memory(
+    spark: "SparkSession", tmp_path: Path, num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nevermore.pipelines.spark.session.ROWS_AT_A_TIME", 20_000)
+    project = project_in(tmp_path, memory_limit_bytes="1 MiB")
+    columns = [
+        "id % 50000 as id",
+        "repeat(id, 20) as text",
+        "array(id) as list",
+        "timestamp_seconds(id) as at",
+        "struct(id)",
+    ]
+    frame = spark.range(num_rows).repartition(7).sort("id").selectExpr(*columns)
+    report = project.upsert(NAME, frame, keep="last", batch_id="1")
+    assert (report.events.total(), report.log_commits) == (num_rows, 1)
+    if num_rows:
+        rows = project.scan(NAME).to_table().sort_by("id").to_pylist()
+        assert [row["id"] for row in rows] == [*range(50_000)]
+        assert [row["list"][0] for row in rows] == [*range(50_000, 60_000), *range(10_000, 50_000)]
+        assert rows[-1]["at"].timestamp() == 49_999
+        project.delete(NAME, frame)
+        assert project.scan(NAME).count() == 0
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
 STREAM = """
 import os, sys
 from pyspark.sql import SparkSession
@@ -482,3 +549,171 @@ def test_a_stream_of_spark_that_is_killed_and_started_again_applies_every_batch_
         assert done.returncode == code
     assert rows_of(project) == [{"id": -1, "v": 4}, *({"id": n, "v": 1} for n in range(5))]
     assert project.table("change_log.shop_orders").scan().count() == 10
+
+
+ENDLESS = """
+import sys
+from pyspark.sql import SparkSession
+from nevermore import open_project
+folder = sys.argv[1]
+write = open_project(folder).writer("shop.orders", keep="last")
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.readStream.schema("id long, v long").option("maxFilesPerTrigger", 1).json(f"{folder}/landing")
+
+def batch(frame, number):
+    print("batch", number, flush=True)
+    write(frame, number)
+
+query = rows.writeStream.foreachBatch(batch).option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+query.start().awaitTermination()
+print("end", flush=True)
+"""
+KILLS = int(os.environ.get("NEVERMORE_KILLS", "20"))
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+def test_a_stream_of_spark_that_is_killed_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    project, chosen = project_in(tmp_path), random.Random(7)
+    (tmp_path / "landing").mkdir()
+    num_files = 3 * KILLS + 20
+    for number in range(num_files):
+        lines = [{"id": number * 10 + n, "v": number} for n in range(3)] + [{"id": -1, "v": number}]
+        path = tmp_path / "landing" / f"{number:04d}.json"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    kills, said = 0, ""
+    while "end" not in said:
+        command = [sys.executable, "-c", ENDLESS, str(tmp_path)]
+        with (tmp_path / "errors").open("ab") as errors:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )
+            assert process.stdout is not None
+            said = process.stdout.readline()  # also killed before its first batch
+            if kills < KILLS and "end" not in said:
+                time.sleep(chosen.uniform(0, 3))
+                os.killpg(process.pid, signal.SIGKILL)  # Python and the JVM
+                kills += 1
+            said += process.communicate()[0]
+            assert process.returncode in {0, -signal.SIGKILL}, (tmp_path / "errors").read_text()[-2000:]
+    assert kills == KILLS
+    ids = [number * 10 + n for number in range(num_files) for n in range(3)]
+    expected = [{"id": -1, "v": num_files - 1}, *({"id": id_, "v": id_ // 10} for id_ in ids)]
+    assert rows_of(project) == expected
+    log = project.table("change_log.shop_orders").scan().to_table()
+    logged = Counter((row["id"], row["v"]) for row in log["after"].to_pylist())
+    assert logged == Counter([*((id_, id_ // 10) for id_ in ids), *((-1, number) for number in range(num_files))])
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        ("v", pa.float32()),
+        ("tags", pa.list_(pa.string())),
+        ("day", pa.date32()),
+    ]
+)
+CONFIGS = {
+    "no tables": "tables: {}\n",
+    "one line": "tables: {shop.a: {source: {type: python}, key: [id]}}",
+    "lines": "# ours\ntables:   # mirrors\n  # the first\n  shop.a:\n    source: {type: python}\n    key: [id]\n",
+    "lines of Windows": "tables:\r\n    shop.a:\r\n        source: {type: python}\r\n        key: [id]\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_table_is_created_and_added_to_the_config(tmp_path: Path, kind: str) -> None:
+    path, before = tmp_path / "nevermore.yaml", CONFIGS[kind]
+    path.write_bytes(before.encode())
+    project = open_project(tmp_path)
+    for opened in (project, project, open_project(tmp_path)):
+        opened.create(NAME, SCHEMA, key="id", partition_by=["day"])
+    after = path.read_bytes().decode()
+    entry = f"{NAME}: {{source: {{type: python}}, key: [id], partition_by: [day]}}"
+    assert after.count(entry) == 1
+    assert kind != "no tables" or after == f"tables: {{{entry}}}\n"
+    assert set(before.splitlines()) <= {*after.splitlines(), "tables: {}", CONFIGS["one line"]}
+    assert list(load(path).tables) == [NAME, *([] if kind == "no tables" else ["shop.a"])]
+    assert project.tables == [NAME]
+    assert project.scan(NAME).to_table().schema.names == SCHEMA.names
+    assert project.table("change_log.shop_orders").scan().count() == 0
+    project.upsert(NAME, [{"id": 1, "v": 0.5, "tags": ["a"], "day": None, "more": 1}])
+    project.create(NAME, SCHEMA, key=["id"])  # the table has grown, so it still has these columns
+    assert project.scan(NAME).count() == 1
+
+
+def test_rows_are_appended_to_a_table_that_was_created_without_a_key(project: Project) -> None:
+    project.create("shop.events", pa.schema([("id", pa.int64())]))
+    project.append("shop.events", [{"id": 1}, {"id": 1}])
+    assert project.scan("shop.events").count() == 2
+
+
+NOT_CREATED: dict[str, tuple[str, Any, dict[str, Any], type[Exception], str]] = {
+    "other columns": (
+        NAME,
+        pa.schema([("id", pa.int64()), ("amount", pa.string())]),
+        {"key": "id"},
+        SchemaConflictError,
+        r"shop\.orders exists with other columns: amount string \(so far double\)",
+    ),
+    "another key": (NAME, SCHEMA, {"key": "v"}, ConfigError, r"shop\.orders is in .* with another key"),
+    "another option": (NAME, SCHEMA, {"key": "id", "commit_rows": 9}, ConfigError, "with another commit_rows"),
+    "a table of files": ("shop.products", SCHEMA, {"key": "id"}, ConfigError, "with another source"),
+    "an unknown option": ("shop.x", SCHEMA, {"key": "id", "colour": 1}, ConfigError, "unknown key 'colour'"),
+    "no table name": ("x", SCHEMA, {"key": "id"}, ConfigError, r"must be namespace\.table"),
+    "a key that is no column": ("shop.x", SCHEMA, {"key": "no"}, SourceError, "lacks no; it has id, v"),
+    "a key of floats": ("shop.x", SCHEMA, {"key": "v"}, SchemaConflictError, "'v' has type float"),
+    "no type": ("shop.x", pa.schema([("id", pa.null())]), {"key": "id"}, SourceError, "id has no type"),
+    "a duration": ("shop.x", pa.schema([("id", pa.duration("s"))]), {"key": "id"}, SourceError, "no type for id"),
+}
+
+
+@pytest.mark.parametrize("why", NOT_CREATED)
+def test_a_table_that_cannot_be_created_leaves_the_config_and_the_catalog(project: Project, why: str) -> None:
+    project.upsert(NAME, ROWS)
+    before = project.config.path.read_text(), snapshots(project), project.tables
+    name, schema, options, error, message = NOT_CREATED[why]
+    with pytest.raises(error, match=message):
+        project.create(name, schema, **options)
+    assert (project.config.path.read_text(), snapshots(project), project.tables) == before
+
+
+def test_a_config_that_cannot_be_written_names_what_to_add(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    entry = r"add to its tables: shop\.x: \{source: \{type: python\}, key: \[id\]\}"
+    with pytest.raises(ConfigError, match=rf"nevermore\.yaml cannot be changed: .*denied; {entry}"):
+        project.create("shop.x", SCHEMA, key="id")
+
+
+CREATE = """
+import sys
+import pyarrow as pa
+from nevermore import open_project
+project, number = open_project(sys.argv[1]), int(sys.argv[2])
+for name in (f"shop.t{number}", "shop.common"):
+    project.create(name, pa.schema([("id", pa.int64())]), key="id")
+    project.upsert(name, [{"id": number}])
+"""
+
+
+def test_processes_that_create_tables_at_the_same_time_lose_none(project: Project) -> None:
+    started = [start(CREATE, project, number, 0) for number in range(4)]
+    for process in started:
+        assert process.communicate()[1] == ""
+    assert {f"shop.t{n}" for n in range(4)} < {*load(project.config.path).tables}
+    assert open_project(project.config.path).scan("shop.common").count() == 4
+
+
+def test_polars_and_ibis_see_the_tables(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.upsert(NAME, ROWS)
+    assert project.polars(NAME).filter(pl.col("id") > 1).select("name").collect().to_dicts() == [{"name": "b"}]
+    orders = project.ibis().table("orders", database="shop")
+    assert orders.filter(orders.id > 1).name.to_pyarrow().to_pylist() == ["b"]
+    monkeypatch.setitem(sys.modules, "ibis", None)
+    with pytest.raises(MissingPackageError, match=r"ibis requires ibis: pip install 'ibis-framework\[duckdb\]'"):
+        project.ibis()

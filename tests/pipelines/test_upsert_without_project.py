@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import duckdb
@@ -59,6 +59,7 @@ from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from tests.pipelines.test_python_source import project_in
+from tests.support.rest_catalog import Fault, serving_catalog
 
 NAME = "shop.orders"
 DAY = dt.datetime(2026, 11, 28, 10, tzinfo=dt.UTC)
@@ -84,9 +85,13 @@ def properties(folder: Path) -> dict[str, str]:
 
 
 def new_table(
-    folder: Path, version: int = 2, spec: str = "unpartitioned", fields: tuple[tuple[str, IcebergType], ...] = FIELDS
+    folder: Path,
+    version: int = 2,
+    spec: str = "unpartitioned",
+    fields: tuple[tuple[str, IcebergType], ...] = FIELDS,
+    catalog: Catalog | None = None,
 ) -> Table:
-    catalog: Catalog = load_catalog("own", **properties(folder))
+    catalog = catalog or load_catalog("own", **properties(folder))
     catalog.create_namespace("shop")
     schema = Schema(*(NestedField(n, name, kind) for n, (name, kind) in enumerate(fields, 1)))
     parts = [
@@ -146,6 +151,22 @@ def test_rows_are_upserted_and_deleted_by_key(tmp_path: Path, version: int, spec
     assert read_by_pyiceberg(table) == expected
     upsert(table, [row(0, 1)], key=["id"])  # also after a conversion, which is no sign of a project
     assert rows_of(table) == [row(0, 1), *expected[1:]]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("fault", ["none", "lost-409", "repeated", "done-504", "done-closed", "lost-closed"])
+def test_tables_of_a_rest_catalog_are_written_once_whatever_the_connection_does(
+    tmp_path: Path, version: int, fault: Fault | Literal["none"]
+) -> None:
+    with serving_catalog(tmp_path) as server:
+        catalog = load_catalog("own", **server.properties)
+        table = new_table(tmp_path, version, "identity of another", catalog=catalog)
+        upsert(table, [row(n, n, "ab"[n % 2]) for n in range(4)], key=["id"])
+        server.faults[:] = [] if fault == "none" else [fault]
+        upsert(table, [row(1, 10, "c"), row(9)], key=["id"])
+        delete(table, [{"id": 2}], key=["id"])
+        expected = [row(0, 0), row(1, 10, "c"), row(3, 3, "b"), row(9)]
+        assert (rows_of(table), len(table.metadata.snapshots)) == (expected, 3)
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -22,6 +22,10 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import CommitTableRequest
 
+from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
+from nevermore.pipelines.iceberg.metadata_swap import commit_to_database
+
 Fault = Literal[
     "repeated",
     "done-504",
@@ -162,8 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = CommitTableRequest.model_validate_json(body)
 
         def done() -> Any:
-            table = faulty.known.load_table((namespace, name))
-            return faulty.known.commit_table(table, request.requirements, request.updates)
+            return _committed(faulty.known, (namespace, name), request, json.loads(body))
 
         if fault == "late-504":
             faulty.late.append(done)
@@ -177,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             except CommitFailedException as error:
                 return self._refuse(409, "CommitFailedException", str(error))
             if fault is None:
-                return self._answer(200, json.loads(response.model_dump_json(by_alias=True)))
+                return self._answer(200, response)
         faulty.is_down = fault == "down"
         if fault.endswith(("closed", "down")):
             self.close_connection = True
@@ -185,8 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._refuse(int(fault[-3:]), "GatewayTimeout", "the catalog takes long")
 
     def _table(self, table: Any) -> None:
-        content = {"metadata-location": table.metadata_location, "config": dict(self._faulty.lent)}
-        self._answer(200, content | {"metadata": json.loads(table.metadata.model_dump_json())})
+        self._answer(200, _content(table) | {"config": dict(self._faulty.lent)})
 
     def _refuse(self, status: int, kind: str, message: str) -> None:
         self._answer(status, {"error": {"message": message, "type": kind, "code": status}})
@@ -202,3 +204,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base class
         pass
+
+
+def _committed(known: Catalog, name: tuple[str, str], request: CommitTableRequest, asked: dict[str, Any]) -> Any:
+    table = known.load_table(name)
+    if max(table.format_version, *(u.get("format-version", 0) for u in asked["updates"])) < 3:
+        response = known.commit_table(table, request.requirements, request.updates)
+        return json.loads(response.model_dump_json(by_alias=True))
+    place = metadata_location(table)
+    try:  # PyIceberg itself writes no tables of version 3
+        commit_to_database(table, asked["requirements"], asked["updates"], storage_of(table), place)
+    except CommitConflictError as error:
+        raise CommitFailedException(str(error)) from error
+    return _content(known.load_table(name))
+
+
+def _content(table: Any) -> dict[str, Any]:
+    with table.io.new_input(table.metadata_location).open() as file:
+        return {"metadata-location": table.metadata_location, "metadata": json.load(file)}

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from nevermore import open_project
-from nevermore.pipelines.ingest.project import Project
+from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.project import add_views
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -53,25 +54,32 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "is_few"),
+    ("query", "limit", "is_few"),
     [
-        ("select id from customers as orders LIMIT 1", True),
-        ("select id from customers order by id limit 1", False),
-        ("select min(id) from customers", False),
+        ("select id from customers as orders LIMIT 1", None, True),
+        ("select id from customers where city like 'O%' limit 1 offset 1", None, True),
+        ("select id from customers", 1, True),
+        ("select 'limit' from customers where id = 0", None, False),
+        ("select id from customers order by id limit 1", None, False),
+        ("select id from customers order by id", 1, False),
+        ("select min(id) from (from customers limit 4)", None, True),
+        ("select min(id) from customers limit 1", None, False),
+        ("select c.id from customers c join customers d using (id) limit 1", None, False),
+        ("create table t as select 1; select id from customers limit 1", None, True),
     ],
 )
 def test_a_limit_begins_with_few_rows(
-    run: Run, config: Path, monkeypatch: pytest.MonkeyPatch, query: str, *, is_few: bool
+    run: Run, config: Path, monkeypatch: pytest.MonkeyPatch, query: str, limit: int | None, *, is_few: bool
 ) -> None:
     asked: list[bool] = []
-    duckdb_of = Project.duckdb
 
-    def noted(project: Project, *arguments: Any, **named: Any) -> Any:
-        asked.append(project.config.scan_options.wants_few)
-        return duckdb_of(project, *arguments, **named)
+    def noted(connection: Any, views: Any, scans: Any) -> None:
+        asked.extend(scan.options.wants_few for scan in scans.values())
+        add_views(connection, views, scans)
 
-    monkeypatch.setattr(Project, "duckdb", noted)
-    code, output, errors = run("sql", query, "--config", config, "--format", "csv")
+    monkeypatch.setattr("nevermore.pipelines.cli.sql_commands.add_views", noted)
+    limited = () if limit is None else ("--limit", str(limit))
+    code, output, errors = run("sql", query, "--config", config, "--format", "csv", *limited)
     assert (code, len(output.split()), asked[-1]) == (0, 2, is_few), errors
 
 
@@ -118,6 +126,34 @@ def test_the_project_as_of_a_time(run: Run, config: Path) -> None:
     early = run("sql", "from customers", "--as-of", "2020-01-01", "--config", config)
     assert early[0] == 1
     assert "had no snapshot at 2020-01-01" in early[2]
+
+
+def test_the_project_as_of_a_snapshot_or_branch(run: Run, config: Path) -> None:
+    project = open_project(config)
+    first, second, *_ = project.table("shop.customers").history()
+    table = open_catalog(project.config).load_table("shop.customers")
+    table.manage_snapshots().create_branch(first.snapshot_id, "before").commit()
+
+    def count(*options: str) -> tuple[int, str]:
+        code, output, errors = run(
+            "sql", "select count(*) from customers", *options, "--config", config, "--format", "csv"
+        )
+        return code, output.split()[-1] if code == 0 else errors
+
+    assert count("--snapshot", str(first.snapshot_id)) == count("--ref", "before") == (0, "10")
+    assert count("--snapshot", str(second.snapshot_id)) == count("--ref", "main") == (0, "9")
+    for options, code, message in (
+        (("--snapshot", "5"), 1, "5"),
+        (("--ref", "no"), 1, "no"),
+        (("--ref", "before", "--as-of", "2026-01-01"), 2, "--as-of and --ref are mutually exclusive"),
+        (("--ref", "before", "--engine", "spark"), 2, "cannot be combined with --snapshot, --as-of and --ref"),
+    ):
+        found = count(*options)
+        assert (found[0], message in found[1]) == (code, True), found
+    of_project = project.duckdb(["shop.customers"], ref="before"), project.duckdb(as_of=second.timestamp_ms)
+    of_table = project.duckdb(["shop.customers"], as_of=first.snapshot_id)
+    counts = [c.sql("select count(*) from customers").fetchall()[0][0] for c in (*of_project, of_table)]
+    assert counts == [10, 9, 10]
 
 
 def test_a_connection_of_the_project(config: Path) -> None:
