@@ -403,7 +403,7 @@ def _conflict(row_type: pa.StructType, part: Part, kept: list[Part], *, key_may_
 
 CUT = "digits below a microsecond"
 """Loss of nanosecond times: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
-MOVED = "delete that is part of a change of a key"
+MOVED = "key-change delete"
 EMPTY = "truncate of a table without rows"
 """As long as a table has had no rows, its key is unknown, and there is nothing to remove."""
 

@@ -293,3 +293,14 @@ def test_what_java_changes_in_a_mirror_stays_right_through_all_that_we_do(
     except BaseException as error:
         error.add_note(f"{proof.name}: {', '.join(proof.steps)}")
         raise
+
+
+def test_java_shows_the_comments_of_the_config(spark: Spark) -> None:
+    options = {"description": "What is sold.", "column_descriptions": {"n": "A number."}}
+    made = Proof(spark, "shop.described", options, 1)
+    made.ingest()
+    columns = {row["col_name"]: row["comment"] for row in spark.rows(f"DESCRIBE TABLE {made.sql_name}")}
+    assert columns["n"] == "A number."
+    for name in (made.sql_name, "nevermore.change_log.shop_described"):
+        shown = spark.rows(f"DESCRIBE TABLE EXTENDED {name}")
+        assert any("What is sold." in str(value) for row in shown for value in row.values())

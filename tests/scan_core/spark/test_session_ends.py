@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.spark.session import spark_session
+from nevermore.scan_core.spark.session import _without_warning, spark_session
 from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
@@ -51,3 +52,25 @@ def test_a_process_that_ends_without_stopping_its_cluster_leaves_no_errors_on_st
     )
     assert (ended.returncode, ended.stdout.strip()) == (0, "5"), ended.stderr
     assert "ERROR" not in ended.stderr
+    assert "incubator" not in ended.stderr
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["read", "closed"])
+def test_only_the_line_about_modules_is_dropped_of_what_java_writes(
+    capfd: pytest.CaptureFixture[str], *, broken: bool
+) -> None:
+    warning = "WARNING: Using incubator modules: jdk.incubator.vector\n"
+    script = (
+        f"import os; os.write(2, {f'first{chr(10)}{warning}'!r}.encode()); os.write(2, b'x' * 300_000 + b' no end')"
+    )
+    with _without_warning():
+        java = subprocess.Popen([sys.executable, "-c", script])
+    if broken:
+        java.kill()
+    assert java.wait(60) in {0, -9}
+    found, ends = "", time.monotonic() + 60
+    while not broken and not found.endswith(" no end") and time.monotonic() < ends:
+        found += capfd.readouterr().err
+    assert broken or found == "first\n" + "x" * 300_000 + " no end"
+    os.write(2, b"python")
+    assert capfd.readouterr().err.endswith("python")
