@@ -36,9 +36,9 @@ from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
 from nevermore.pipelines.iceberg.moments import Moment, record_moment
+from nevermore.pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
-from nevermore.pipelines.ingest.scan_ahead import Ahead, Batch, ScanAhead
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
 from nevermore.pipelines.ingest.table_patterns import chosen_names, unmatched_patterns
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource
@@ -122,7 +122,7 @@ class FeedRun:
                 self._read_on_spark(reading)
             else:
                 applied = feed.applied_lines(tables)
-                batches = ScanAhead(
+                batches = DecodeAhead(
                     lambda on_skipped, in_turn: feed.batches(position, in_turn(applied), on_skipped),
                     reading.config,
                     feed.most_ahead,
@@ -133,6 +133,7 @@ class FeedRun:
                         self._take(reading, batch)
                         if (not reading.running and not feed.patterns) or self.stopping():
                             break
+                        batches.decides(reading.config)
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:
@@ -201,7 +202,7 @@ class FeedRun:
             joining = [t for name, entry in found.items() for t in self.started(name, *entry)]
             reading.join(found, joining)
             config = reading.config
-        return scanned.decode(config)
+        return ahead.decoded(scanned, config)
 
     def _add(self, reading: "Reading", batch: Batch, decoded: DecodedFeed) -> None:
         decided = decoded.decided
