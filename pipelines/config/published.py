@@ -326,7 +326,7 @@ class PublishedConfig(AssetConfig):
         freshness: maximum time between two updates; after it, Dagster shows the table as overdue.
         column_descriptions: what columns are, by their names, in Markdown; members of structs as `address.city`. Also the comments of the Iceberg columns.
         sql: a query over mirrors, by their names in this config, and over their change logs, such as `change_log.shop_orders`.
-        history: a mirror whose rows are published in all their versions, instead of `sql`: see [history](publishing.md#history).
+        history: a mirror whose rows are published in all their versions, instead of `sql`: see [history](history.md).
         valid_by: what `valid_from` and `valid_to` of a history are: when the source made the change, or when it was read (`ingest`).
         partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
         start: first partition, for backfills and for SQL that uses `:partition`.
