@@ -202,6 +202,9 @@ def _print(report: "IngestReport", settings: "Config") -> None:
             typer.echo(f"skipped: {counted(number, 'event')} of other tables: {names}")
         else:
             typer.echo(f"skipped: {counted_reason(number, reason)}")
+    if report.unassigned:
+        what = f"{counted(report.unassigned, 'event')} of no table of the config"
+        typer.echo(f"{what}: to quarantine.feed_of_TABLE, of the first table of the feed", err=True)
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
     for name in report.unmatched_patterns:

@@ -251,3 +251,13 @@ def test_threads_and_engine_of_one_run(run: Run, tmp_path: Path) -> None:
         "shop.t: Spark ingests files and topics, and slot nevermore, publication nevermore of PostgreSQL is read"
         in errors
     )
+
+
+def test_events_of_no_table_are_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"op": "c", "id": 1}\n')
+    table = '{source: {type: files, path: "*.jsonl", format: rows}, key: [id], max_quarantine_ratio: 1}'
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(f"tables:\n  shop.a: {table}\n  shop.b: {table}\n")
+    code, _, errors = run("ingest", "--config", config)
+    assert code == 3
+    assert "1 event of no table of the config: to quarantine.feed_of_TABLE" in errors
