@@ -21,8 +21,8 @@ from nevermore.scan_core.bitmaps.column_index import (
 from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from nevermore.scan_core.deletes.positions import check_vector_frame
 from nevermore.scan_core.files.avro import MAX_BLOCK_BYTES
+from nevermore.scan_core.files.parquet.file_layout import read_layout
 from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk
-from nevermore.scan_core.files.parquet.footer import read_footer as read_parquet_footer
 from nevermore.scan_core.files.parquet.pages import page_header
 from nevermore.scan_core.files.parquet.thrift import Struct
 from nevermore.scan_core.io.files import open_source, read_bytes
@@ -143,7 +143,7 @@ def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
         pieces = _Pieces(source)
         if bytes(pieces.read(0, len(MAGIC))) != MAGIC:
             yield Damage(path, "byte 0", f"{bytes(pieces.read(0, len(MAGIC)))!r} instead of {MAGIC!r}")
-        footer, _ = read_parquet_footer(source, path)
+        footer = read_layout(source, path).footer
         yield "footer, page headers, page index, Bloom filters"
         for number, group in enumerate(footer.row_groups):
             for leaf, chunk in enumerate(group.chunks):

@@ -8,7 +8,7 @@ the file states, corrected by what earlier pieces turned out to hold. These deci
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,20 +46,23 @@ _MIN_ROWS = 4_096
 _MIN_BATCH_ROWS = 1_024
 
 
-class OnDemand(Sequence[ColumnStatistics]):
-    """Statistics of pages, each made when it is first asked for: of scattered values, few are."""
+Made = TypeVar("Made")
 
-    def __init__(self, count: int, make: Callable[[int], ColumnStatistics]) -> None:
-        self._found: list[ColumnStatistics | None] = [None] * count
+
+class OnDemand(Sequence[Made], Generic[Made]):
+    """Facts of pages or column chunks, each made when it is first asked for: few are."""
+
+    def __init__(self, count: int, make: Callable[[int], Made]) -> None:
+        self._found: list[Made | None] = [None] * count
         self._make = make
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def __getitem__(self, page: Any) -> Any:
-        """Those of a page by its number."""
-        if (found := self._found[page]) is None:
-            found = self._found[page] = self._make(page)
+    def __getitem__(self, number: Any) -> Any:
+        """Those of one by its number."""
+        if (found := self._found[number]) is None:
+            found = self._found[number] = self._make(number)
         return found
 
 

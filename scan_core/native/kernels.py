@@ -221,8 +221,6 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
 _BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = u(3), u(7), u(8), u(9), u(10), u(12)
 """Wire types of Thrift's compact protocol; 1 and 2 are booleans, 4 to 6 integers (`files/parquet/thrift.py`)."""
 _MAX_THRIFT_DEPTH = u(32)
-_CHUNK_NUMBERS = u(11)
-"""Numbers of a column chunk, as `files/parquet/footer.py` names them."""
 
 
 @inlined
@@ -311,80 +309,15 @@ def _skip(  # noqa: C901, PLR0912, PLR0915  one loop over bytes
             return at
 
 
-@inlined
-def _walk_chunk(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
-    data: Any, size: Any, at: Any, stack: Any, chunks: Any, first: Any
+def find_column_chunks(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
+    data: Any, size: Any, at: Any, num_groups: Any, num_leaves: Any, stack: Any, groups: Any, places: Any
 ) -> Any:
-    """Fill the numbers of one column chunk; the position behind it, beyond `size` where it is not as usual."""
-    field, has_metadata = u(0), False
-    while True:
-        if at >= size:
-            return size + u(1)
-        header = u(data[at])
-        at += u(1)
-        if header == u(0):
-            break
-        kind = header & u(15)
-        field += header >> u(4)
-        if header >> u(4) == u(0) or field == u(1) or field == u(8) or field == u(9):
-            return size + u(1)  # in another file, or encrypted: the caller says so
-        if field == u(3):
-            if kind != _STRUCT_T:
-                return size + u(1)
-            chunks[first], has_metadata, inner = at, True, u(0)
-            while True:
-                if at >= size:
-                    return size + u(1)
-                header = u(data[at])
-                at += u(1)
-                if header == u(0):
-                    break
-                kind = header & u(15)
-                inner += header >> u(4)
-                if header >> u(4) == u(0):
-                    return size + u(1)
-                slot = u(0)
-                if inner == u(1):
-                    slot = u(1)
-                elif inner >= u(5) and inner <= u(7):
-                    slot = inner - u(3)
-                elif inner == u(9):
-                    slot = u(5)
-                elif inner == u(11):
-                    slot = u(6)
-                if slot == u(0):
-                    at = _skip(data, size, at, kind, stack)
-                else:
-                    end = _varint_end(data, size, at)
-                    if kind < u(4) or kind > u(6) or end > size:
-                        return size + u(1)
-                    chunks[first + slot] = _varint(data, at, end)
-                    at = end
-                if at > size:
-                    return size + u(1)
-        elif field >= u(4) and field <= u(7):
-            end = _varint_end(data, size, at)
-            if kind < u(4) or kind > u(6) or end > size:
-                return size + u(1)
-            chunks[first + field + u(3)] = _varint(data, at, end)
-            at = end
-        else:
-            at = _skip(data, size, at, kind, stack)
-            if at > size:
-                return size + u(1)
-    return at if has_metadata else size + u(1)
+    """Find where the column chunks of a Parquet footer are described, and the bytes and rows that its row groups state.
 
-
-def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kernels take no objects
-    data: Any, size: Any, at: Any, num_groups: Any, num_leaves: Any, stack: Any, rows: Any, chunks: Any
-) -> Any:
-    """Read the numbers of the column chunks of a Parquet footer, and the row counts of its row groups.
-
-    Numbers that are missing stay as they are. Returns the position behind the last row group; 0 if the bytes are damaged
-    or unusual.
+    Returns the position behind them; 0 if something is damaged or unusual, which `files/parquet/thrift.py` reads.
     """
     for group in range(num_groups):
-        field, has_chunks, has_rows = u(0), False, False
+        field, found = u(0), u(0)
         while True:
             if at >= size:
                 return u(0)
@@ -403,29 +336,31 @@ def walk_row_groups(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; kerne
                 if at > size or count != num_leaves or (count > u(0) and element != _STRUCT_T):
                     return u(0)
                 for leaf in range(num_leaves):
-                    at = _walk_chunk(data, size, at, stack, chunks, (group * num_leaves + leaf) * _CHUNK_NUMBERS)
+                    places[group * num_leaves + leaf] = at
+                    at = _skip(data, size, at, _STRUCT_T, stack)
                     if at > size:
                         return u(0)
-                has_chunks = True
-            elif field == u(3):
+            elif field == u(2) or field == u(3):
                 end = _varint_end(data, size, at)
                 if kind < u(4) or kind > u(6) or end > size:
                     return u(0)
-                rows[group], has_rows = _varint(data, at, end), True
+                groups[group * u(2) + field - u(2)] = _varint(data, at, end)
                 at = end
             else:
                 at = _skip(data, size, at, kind, stack)
                 if at > size:
                     return u(0)
-        if not (has_chunks and has_rows):
+            if field < u(4):
+                found |= u(1) << field
+        if found != u(14):
             return u(0)
     return at
 
 
 RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "walk_row_groups": (
-        walk_row_groups,
-        "u8*[size] u64 u64 u64 u64 u64*[64] i64*[num_groups] i64*[11*num_groups*num_leaves]",
+    "find_column_chunks": (
+        find_column_chunks,
+        "u8*[size] u64 u64 u64 u64 u64*[64] i64*[2*num_groups] i64*[num_groups*num_leaves]",
     ),
 }
 """As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read."""

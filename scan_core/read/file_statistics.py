@@ -36,7 +36,9 @@ def table_statistics(found: ColumnStatistics, file_type: pa.DataType, table_type
     )
 
 
-def _converted(pages: Sequence[ColumnStatistics], file_type: pa.DataType, table_type: Type) -> OnDemand:
+def _converted(
+    pages: Sequence[ColumnStatistics], file_type: pa.DataType, table_type: Type
+) -> OnDemand[ColumnStatistics]:
     return OnDemand(len(pages), lambda page: table_statistics(pages[page], file_type, table_type))
 
 

@@ -20,8 +20,7 @@ from nevermore.pipelines.publish.refresh import publish
 from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 from nevermore.scan_core import ScanError, ScanOptions, open_table
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
-from nevermore.scan_core.files.parquet.file_layout import FOOTERS
-from nevermore.scan_core.files.parquet.footer import read_footer
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS, read_layout
 from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.remote import ByteRanges
 from nevermore.scan_core.spark import choice_of, dataframe, native
@@ -99,7 +98,7 @@ def _forget() -> None:
 
 def _pages(data: bytes) -> Iterator[tuple[int, int]]:
     """Place and size of every page, its header included."""
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(data)), "file")
+    footer = read_layout(ByteRanges(pa.BufferReader(data)), "file").footer
     for group in footer.row_groups:
         for chunk in group.chunks:
             assert chunk.offset_index is not None

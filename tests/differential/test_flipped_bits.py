@@ -18,8 +18,7 @@ from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.scan_core import Scan, ScanError, ScanOptions
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
-from nevermore.scan_core.files.parquet.file_layout import FOOTERS
-from nevermore.scan_core.files.parquet.footer import read_footer
+from nevermore.scan_core.files.parquet.file_layout import FOOTERS, read_layout
 from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.remote import ByteRanges
 from tests.pipelines.project import Project
@@ -81,7 +80,7 @@ def outcome(metadata: Path, read: str, options: ScanOptions) -> Any:
 
 def page_bytes(data: bytes) -> list[int]:
     """Places of bytes of the bodies of pages: headers have at most 60 bytes, and pages are smaller where they take more than a half."""
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(data)), "file")
+    footer = read_layout(ByteRanges(pa.BufferReader(data)), "file").footer
     return [
         at + size - 1 - byte
         for group in footer.row_groups

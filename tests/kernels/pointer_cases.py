@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from nevermore.scan_core.files.parquet.thrift import read_list_header, read_struct, read_value
+from nevermore.scan_core.files.parquet.footer import _schema_of
+from nevermore.scan_core.files.parquet.thrift import read_list_header, read_value
 from nevermore.scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
 from nevermore.scan_core.metadata import AvroReader, parse_record
+from nevermore.scan_core.native.compiled import load
 from tests.kernels.array_cases import Arguments, Random
 from tests.pipelines.decode.avro_schemas import Schemas
 
@@ -106,6 +108,7 @@ def place(random: Random) -> Arguments:
 
 
 def table_and_probes(random: Random) -> tuple[HashTable, U64]:
+    load()  # without kernels, tables have another form
     hashes = words(random, size(random))
     probes = random.permutation(np.concatenate([hashes, words(random, size(random))]))
     return build_hash_table(hashes.copy()).table, probes
@@ -245,7 +248,7 @@ def read_values(random: Random) -> Arguments:
     ]
 
 
-def walk_row_groups(random: Random) -> Arguments:
+def find_column_chunks(random: Random) -> Arguments:
     """Row groups of a footer that pyarrow writes, with statistics of nested and flat columns; perhaps damaged."""
     num_rows, num_columns = int(random.integers(0, 9)), int(random.integers(1, 20))
     kinds = (pa.int64(), pa.string(), pa.list_(pa.float64()), pa.bool_())
@@ -255,20 +258,15 @@ def walk_row_groups(random: Random) -> Arguments:
     pq.write_table(pa.table(columns), sink, row_group_size=size_per_group, write_page_index=bool(random.random() < 0.5))
     content = sink.getvalue().to_pybytes()
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
-    places: list[int] = []
-
-    def mark(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
-        places.append(position)
-        return read_value(data, position, kind, depth)
-
-    document = read_struct(footer, readers={4: mark})[0]
-    num_groups, _, first = read_list_header(footer, places[0])
-    num_leaves = num_columns if not document[4] or random.random() < 0.9 else num_columns + 1
-    stack, rows = np.zeros(64, np.uint64), np.zeros(num_groups, np.int64)
+    _, at = _schema_of(footer)
+    _, at = read_value(footer, at + 1, 6, 0)  # the number of rows, then the row groups
+    num_groups, _, first = read_list_header(footer, at + 1)
+    num_leaves = num_columns if not num_groups or random.random() < 0.9 else num_columns + 1
+    stack, groups = np.zeros(64, np.uint64), np.zeros(2 * num_groups, np.int64)
     data = damaged(random, footer)
     first = min(first, len(data))
-    numbers = np.zeros(11 * num_groups * num_leaves, np.int64)
-    return [data, len(data), first, num_groups, num_leaves, stack, rows, numbers]
+    places = np.zeros(num_groups * num_leaves, np.int64)
+    return [data, len(data), first, num_groups, num_leaves, stack, groups, places]
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
@@ -289,6 +287,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "mark_close_i32": lambda random: mark_close(random, np.int32),
     "find_in_pairs": find_in_pairs,
     "read_values": read_values,
-    "walk_row_groups": walk_row_groups,
+    "find_column_chunks": find_column_chunks,
 }
 """By kernel: how to make arguments."""

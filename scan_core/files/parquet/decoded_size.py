@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from nevermore.scan_core.columns.file_reader import DecodingLimits, RowGroup, refusing_malformed
 from nevermore.scan_core.files.parquet.chunks import BUFFER_BYTES
-from nevermore.scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
+from nevermore.scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, one_array, open_decoder
 from nevermore.scan_core.files.parquet.footer import (
     BYTE_ARRAY,
     DATA_PAGE,
@@ -63,11 +63,6 @@ _BY_DICTIONARY = {PLAIN_DICTIONARY, RLE_DICTIONARY}
 _RLE = 3
 _DELTA_BINARY_PACKED = 5
 _INT32 = 1
-_STREAMS = {2: "gzip", 6: "zstd"}
-"""Codecs that can decompress the beginning of a page without the rest."""
-_BEGINNING_BYTES, _BYTES_PER_PREFIX = 4_096, 3
-"""Where a page with prefixes is cut at first: their lengths stand in front, mostly in a byte or less each."""
-_MAX_GATHERED_BYTES = 4 * 1024**2
 _OPTIONAL, _REPEATED = 1, 2
 
 
@@ -177,8 +172,8 @@ class DecodedSizes:
         known = self._pages.get((row_group.index, leaf)) if self._is_remote else self._walked(row_group, leaf)
         page = min(_USUAL_PAGE_BYTES, chunk.uncompressed_bytes) if known is None else known.largest_bytes
         buffered = min(2 * BLOCK_BYTES if self._is_remote else BUFFER_BYTES, chunk.num_bytes)
-        is_compressed = bool(chunk.metadata[4])
-        copies: int = 1 + is_compressed + _DICTIONARY_COPIES * chunk.has_dictionary
+        is_compressed = chunk.codec > 0
+        copies = 1 + is_compressed + _DICTIONARY_COPIES * chunk.has_dictionary
         return page * copies + buffered
 
     def _most_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
@@ -271,7 +266,7 @@ class DecodedSizes:
     def _prefix(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of the bytes that a value shares with the one before it; 0 if they cannot be many."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
-        if DELTA_BYTE_ARRAY not in chunk.metadata[2] or not self._may_repeat(row_group, leaf, limits):
+        if not self._may_repeat(row_group, leaf, limits) or DELTA_BYTE_ARRAY not in chunk.encodings:
             return 0
         if key not in self._prefixes:
             self.check(row_group, [leaf], limits)
@@ -280,68 +275,36 @@ class DecodedSizes:
         return self._prefixes[key]
 
     def _longest_prefix(self, chunk: Chunk, leaf: int, pages: Sequence[PageFacts]) -> int:
-        """Length of the longest prefix that a value shares with the one before it, in pages that store prefixes once."""
-        if chunk.metadata[4] and chunk.metadata[4] not in _STREAMS:
-            return max(
-                (self._max_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
+        """Length of the longest prefix that a value shares with the one before it, in pages that store prefixes once.
+
+        The lengths stand in front of the values, encoded as numbers are: the pages are decoded as if they held these alone.
+        """
+        column = self._layout.metadata.schema.column(leaf)
+        lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
+        longest = 0
+        for page in pages:
+            numbered = _number_leaf(lists, optional), (b"", [self._as_numbers(page)])
+            file = page_file(chunk, *numbered, page.num_values, page.num_values)
+            found = one_array(
+                open_decoder(pa.BufferReader(file), None, (), is_frugal=True).read_row_group(0, [0], False).column(0)
             )
-        plain, longest, size = chunk.stating({4: 0}), 0, 0
-        gathered: list[tuple[PageFacts, bytes]] = []
-        for index, page in enumerate(pages):
-            part = self._numbers(chunk, page, _BEGINNING_BYTES + _BYTES_PER_PREFIX * page.num_values)
-            gathered.append((page, part))
-            size += len(part)
-            if size < _MAX_GATHERED_BYTES and index + 1 < len(pages):
-                continue
-            try:
-                longest = max(longest, self._max_of_numbers(plain, leaf, gathered))
-            except (OSError, ValueError):  # the lengths of some page go on behind the cut, or are broken
-                for one, _ in gathered:
-                    whole = self._numbers(chunk, one, one.plain_bytes)
-                    longest = max(longest, self._max_of_numbers(plain, leaf, [(one, whole)]))
-            gathered, size = [], 0
+            while pt.is_nested(found.type):
+                found = found.flatten() if pt.is_list(found.type) else found.flatten()[0]
+            stored, valid = numbers(found), validity(found)
+            longest = max(longest, int((stored if valid is None else stored[valid]).max(initial=0)))
         return longest
 
-    def _numbers(self, chunk: Chunk, page: PageFacts, max_bytes: int | None) -> bytes:
-        """A page that holds, as numbers, how much its values share: the lengths stand in front, encoded as numbers are.
-
-        Up to `max_bytes` of it are taken out of compression; without, it stays compressed.
-        """
+    def _as_numbers(self, page: PageFacts) -> bytes:
+        """A page whose header states that its values are numbers."""
         data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
         header, begin = _header_of(data, 0)
-        is_second = page.kind == DATA_PAGE_V2
-        details = 8 if is_second else 5
+        details, encoding = (8, 4) if page.kind == DATA_PAGE_V2 else (5, 2)
         stated = {
             i: v if isinstance(v, bool) else I32Value(v) for i, v in header[details].items() if isinstance(v, int)
         }
-        stated[4 if is_second else 2] = I32Value(_DELTA_BINARY_PACKED)
-        body, sizes = data[begin:], (header[2], header[3])
-        if max_bytes is not None:
-            levels = header[8].get(5, 0) + header[8].get(6, 0) if is_second else 0
-            values = body[levels:]
-            if chunk.metadata[4] and header[details].get(7, True) is not False:
-                with pa.CompressedInputStream(pa.BufferReader(values), _STREAMS[chunk.metadata[4]]) as stream:
-                    values = stream.read(max_bytes)
-            body = body[:levels] + values[:max_bytes]
-            sizes = len(body), len(body)
-            if is_second:
-                stated[7] = False
-        return (
-            write_struct({1: I32Value(page.kind), 2: I32Value(sizes[0]), 3: I32Value(sizes[1]), details: stated}) + body
-        )
-
-    def _max_of_numbers(self, chunk: Chunk, leaf: int, pages: Sequence[tuple[PageFacts, bytes]]) -> int:
-        """The largest number in pages made by `_numbers`."""
-        column = self._layout.metadata.schema.column(leaf)
-        lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
-        count = sum(page.num_values for page, _ in pages)
-        file = page_file(chunk, _number_leaf(lists, optional), (b"", [body for _, body in pages]), count, count)
-        found = open_decoder(pa.BufferReader(file), None, (), is_frugal=True).read_row_group(0, [0], False).column(0)
-        values = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
-        while pt.is_nested(values.type):
-            values = values.flatten() if pt.is_list(values.type) else values.flatten()[0]
-        stored, valid = numbers(values), validity(values)
-        return int((stored if valid is None else stored[valid]).max(initial=0))
+        stated[encoding] = I32Value(_DELTA_BINARY_PACKED)
+        sizes = {i: I32Value(number) for i, number in ((1, page.kind), (2, header[2]), (3, header[3]))}
+        return write_struct(sizes | {details: stated}) + data[begin:]
 
     def dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
         """Ranges of the dictionaries that `windows` will read, so that one request fetches several."""
@@ -459,7 +422,7 @@ def _check_totals(chunk: Chunk, num_bytes: int, num_values: int) -> None:
 
 def _dictionary_range(chunk: Chunk) -> Range:
     """Where the dictionary page of a chunk lies, if it has one."""
-    return chunk.start, min(chunk.num_bytes, max(chunk.metadata[9] - chunk.start, _HEADER_BYTES))
+    return chunk.start, min(chunk.num_bytes, max(chunk.data_page_offset - chunk.start, _HEADER_BYTES))
 
 
 def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
@@ -485,7 +448,7 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
 
 def _max_plain_bytes(chunk: Chunk) -> int:
     """Upper bound of its decoded pages in bytes, independent of their headers and the footer."""
-    return chunk.num_bytes * _MAX_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
+    return chunk.num_bytes * _MAX_EXPANSION.get(chunk.codec, _LARGEST_EXPANSION)
 
 
 def row_bytes(array: pa.Array) -> Costs:

@@ -20,13 +20,11 @@ from nevermore.scan_core.files.parquet.footer import (
     Chunk,
     Footer,
     read_footer,
-    stored_bounds,
 )
 from nevermore.scan_core.files.parquet.pages import PageFacts, page_file
 from nevermore.scan_core.files.parquet.thrift import I32Value, read_struct, write_struct
 from nevermore.scan_core.io.cache import BoundedCache, SharedBuilds
 from nevermore.scan_core.io.remote import ByteSource
-from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.running import ProcessLock
 from nevermore.scan_core.rows.buffers import numbers, validity
 
@@ -123,12 +121,12 @@ def _leaves_of(kind: pa.DataType) -> Iterator[pa.DataType]:
         yield from _leaves_of(child)
 
 
-COLUMNS: BoundedCache[bytes, FileColumns] = BoundedCache()
+COLUMNS: BoundedCache[Hashable, FileColumns] = BoundedCache()
 """Of the schemas seen last, by what the footer says of them."""
 os.register_at_fork(after_in_child=COLUMNS.forget_threads)
 
 
-def known_columns(identity: bytes, read_schema: Callable[[], pa.Schema]) -> FileColumns:
+def known_columns(identity: Hashable, read_schema: Callable[[], pa.Schema]) -> FileColumns:
     """The columns of the schema with this identity, found if they are not known; two threads may both find them."""
     known = COLUMNS.find(identity)
     return COLUMNS.put(identity, file_columns(read_schema()), _REMEMBERED_SCHEMAS) if known is None else known
@@ -278,12 +276,11 @@ def read_layout(source: ByteSource, path: str, tail_bytes: int = MIN_TAIL_BYTES)
         UnsupportedError: encrypted.
     """
     with refusing_malformed(path, "footer"):
-        footer, encoded = read_footer(source, path, tail_bytes)
+        encoded = read_footer(source, path, tail_bytes)
         ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
         reader = open_decoder(pa.BufferReader(ending), None, ())
+        footer = Footer(encoded, path, source.size(), reader.metadata)
         columns = known_columns(footer.schema_identity, lambda: reader.schema_arrow)
-        if len(footer.leaves) != columns.num_leaves:
-            raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
         groups = _row_groups(footer)
         return ParquetLayout(footer, reader.metadata, columns, groups, len(encoded), version=source.version)
 
@@ -368,10 +365,10 @@ def has_wide_differences(layout: ParquetLayout, row_group: int, column: int) -> 
     leaf, chunk = layout.footer.leaves[leaves[0]], layout.footer.row_groups[row_group].chunks[leaves[0]]
     if not leaf.elements or leaf.physical_type != INT32 or chunk.num_values > _MOST_WIDE:
         return False
-    encodings = chunk.metadata.get(2)
-    if not isinstance(encodings, list) or _DELTA not in encodings or any(e not in _OF_LEVELS for e in encodings):
+    encodings = chunk.encodings
+    if _DELTA not in encodings or any(e not in _OF_LEVELS for e in encodings):
         return False
-    bounds = stored_bounds(chunk.statistics or {}, leaf, has_column_orders=layout.footer.has_column_orders)
+    bounds = layout.footer.bounds(chunk, leaf)
     lower, upper = (None if raw is None else int.from_bytes(raw, "little", signed=True) for raw in bounds)
     return lower is None or upper is None or not 0 <= upper - lower < 2**31
 

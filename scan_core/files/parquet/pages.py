@@ -86,7 +86,7 @@ def page_facts(data: Raw, position: int = 0) -> PageFacts | None:
 def is_encoding_stated(chunk: Chunk, encoding: int) -> bool:
     """Whether the footer states an encoding with which a few bytes can decode to many; other encodings need not be stated."""
     if encoding == DELTA_BYTE_ARRAY:
-        return DELTA_BYTE_ARRAY in chunk.metadata[2]
+        return DELTA_BYTE_ARRAY in chunk.encodings
     return encoding not in {PLAIN_DICTIONARY, RLE_DICTIONARY} or chunk.has_dictionary
 
 
@@ -211,9 +211,9 @@ def joined_file(leaves: Sequence[Leaf], num_rows: int, columns: Sequence[StoredP
     for leaf, (chunk, num_values, before, num_bytes) in zip(leaves, columns, strict=True):
         metadata: Struct = {
             1: I32Value(leaf.physical_type),
-            2: ListValue(I32, [I32Value(encoding) for encoding in chunk.metadata[2]]),
+            2: ListValue(I32, [I32Value(encoding) for encoding in chunk.encodings]),
             3: ListValue(BINARY, [part.encode() for part in leaf.path]),
-            4: I32Value(chunk.metadata[4]),
+            4: I32Value(chunk.codec),
             5: num_values,
             6: num_bytes,
             7: num_bytes,

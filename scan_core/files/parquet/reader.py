@@ -31,7 +31,7 @@ from nevermore.scan_core.files.parquet.file_layout import (
     read_layout,
     read_wide_differences,
 )
-from nevermore.scan_core.files.parquet.footer import decode_bounds, stored_bounds
+from nevermore.scan_core.files.parquet.footer import decode_bounds
 from nevermore.scan_core.files.parquet.pages import PageFacts
 from nevermore.scan_core.io.files import fingerprint, open_source, read_small
 from nevermore.scan_core.io.location import FileIOConfig
@@ -202,10 +202,7 @@ class ParquetFileReader:
             return None
         chunk = self._layout.chunk(row_group.index, column_index)
         leaf = self._footer.leaves[self._leaves[column_index][0]]
-        if (statistics := chunk.statistics) is None:
-            return ColumnStatistics(value_count=chunk.num_values)
-        raw = stored_bounds(statistics, leaf, has_column_orders=self._footer.has_column_orders)
-        lower, upper = decode_bounds(*raw, leaf, field_type)
+        lower, upper = decode_bounds(*self._footer.bounds(chunk, leaf), leaf, field_type)
         return ColumnStatistics(lower, upper, chunk.null_count, None, chunk.num_values)
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:

@@ -1,7 +1,7 @@
 """Thrift's compact protocol as far as Parquet uses it, reading and writing."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,12 @@ MAX_DEPTH = 32
 Struct = dict[int, Any]
 
 
-ReadField = Callable[[bytes, int, int, int], tuple[Any, int]]
-"""Reads one field: (data, position, wire type, depth) -> (value, position behind it)."""
-
-
 class ThriftError(ValueError):
     """The bytes are not a struct in the compact protocol."""
 
 
 def read_struct(  # noqa: C901, PLR0912  the wire types that footers are full of are read in place: calls cost most
-    data: bytes, position: int = 0, depth: int = 0, readers: Mapping[int, ReadField] | None = None
+    data: bytes, position: int = 0, depth: int = 0
 ) -> tuple[Struct, int]:
     """The struct that begins at `position`, by field id, and the position behind it.
 
@@ -31,7 +27,6 @@ def read_struct(  # noqa: C901, PLR0912  the wire types that footers are full of
         data: what holds it.
         position: where it begins.
         depth: of nesting.
-        readers: functions for fields that are read in a special way.
 
     Raises:
         ThriftError: the bytes end early, or hold an unknown type, a repeated field or too deep nesting.
@@ -54,9 +49,7 @@ def read_struct(  # noqa: C901, PLR0912  the wire types that footers are full of
                 field_id = (raw >> 1) ^ -(raw & 1)
             if field_id in fields:
                 raise ThriftError(f"field {field_id} appears twice")
-            if readers is not None and field_id in readers:
-                fields[field_id], position = readers[field_id](data, position, kind, depth)
-            elif 4 <= kind <= 6:
+            if 4 <= kind <= 6:
                 raw = data[position]
                 position += 1
                 if raw & 0x80:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from nevermore.scan_core.files.parquet import chunks
 from nevermore.scan_core.files.parquet.file_layout import read_layout
-from nevermore.scan_core.files.parquet.footer import read_footer
 from nevermore.scan_core.files.parquet.pages import parse_column_index
 from nevermore.scan_core.files.parquet.reader import ParquetFileReader
 from nevermore.scan_core.io.remote import ByteRanges
@@ -144,7 +143,7 @@ def test_all_rows_and_files_without_index_are_read_by_chunk() -> None:
 
 
 def index_of(content: bytes, name: str) -> tuple[int, int]:
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
+    footer = read_layout(ByteRanges(pa.BufferReader(content)), "f").footer
     leaf = [leaf.path[0] for leaf in footer.leaves].index(name)
     found = footer.row_groups[0].chunks[leaf].offset_index
     assert found is not None
@@ -174,7 +173,7 @@ def test_hostile_offset_index_gives_right_rows_or_a_clear_error() -> None:
 
 def test_index_that_states_wrong_row_counts_is_not_believed() -> None:
     content = LAYOUTS["plain"]
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
+    footer = read_layout(ByteRanges(pa.BufferReader(content)), "f").footer
     chunk = footer.row_groups[0].chunks[0]
     assert chunk.offset_index is not None
     offset, length = chunk.offset_index
@@ -194,8 +193,8 @@ def test_index_that_states_wrong_row_counts_is_not_believed() -> None:
 
 def test_offset_indexes_outside_of_their_chunk_are_refused() -> None:
     content = LAYOUTS["plain"]
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
-    first, second = footer.row_groups[0].chunks[:2]
+    footer = read_layout(ByteRanges(pa.BufferReader(content)), "f").footer
+    first, second = (footer.row_groups[0].chunks[leaf] for leaf in range(2))
     assert first.offset_index is not None
     data = content[first.offset_index[0] : sum(first.offset_index)]
     assert parse_offset_index(data, first, ROWS) is not None
@@ -207,7 +206,7 @@ def test_offset_indexes_outside_of_their_chunk_are_refused() -> None:
 
 def test_column_index_gives_bounds_of_every_page() -> None:
     content = LAYOUTS["plain"]
-    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
+    footer = read_layout(ByteRanges(pa.BufferReader(content)), "f").footer
     for name, kind in (("int", pa.int64()), ("nulls", pa.int64()), ("large", pa.large_string())):
         leaf = [leaf.path[0] for leaf in footer.leaves].index(name)
         chunk = footer.row_groups[0].chunks[leaf]
