@@ -18,9 +18,9 @@ Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.integer]
 
 LOOP_WORDS = 8
-"""Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
-SLACK_BYTES = 8 * LOOP_WORDS
-"""Readable bytes after the last byte string: all words of the loop can be loaded whole for every string."""
+"""The secrets of the first words of strings are computed once for all rows."""
+SLACK_BYTES = 8
+"""Readable bytes after the last byte string, so that its last word can be loaded whole."""
 
 _CANONICAL_NAN = np.uint64(0x7FF8000000000000)
 _ONE_WORD_DECIMAL_DIGITS = 18

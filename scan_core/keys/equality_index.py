@@ -31,7 +31,6 @@ from nevermore.scan_core.keys.summary import SIGN_BIT, DeleteKeys, KeySummary, m
 from nevermore.scan_core.keys.table import may_contain
 from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.rows.buffers import Mask, numbers
 
 MAX_PARTITION_BITS = 8
@@ -60,19 +59,19 @@ class PartitionedIndex:
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = stored_kernels()
         columns = [key_column(array) for array in keys]
-        hashes = hash_rows(columns, self.seed, kernels)
+        hashes = hash_rows(columns, self.seed)
         partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
         hashes = rotate(hashes, 64 - self.shift)
         dead = np.zeros(len(hashes), np.bool_)
         for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
             index = _hashed(part)
-            own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
+            own = hashes if index.seed == self.seed else hash_rows(columns, index.seed)
             among = np.flatnonzero(partition == number)
-            among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
+            if len(bits):
+                among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
             if len(among):
-                dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
+                dead[among] = index.deleted_hashes(own[among], columns, threshold, among)
                 part.release()
         if self.has_bijective_hash and (nulls := null_flags(columns[0])) is not None:
             dead[nulls] = self.null_rank > threshold
@@ -173,7 +172,7 @@ class _Spill:
         if not part.num_rows:
             return
         plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in part.columns]
-        hashes = hash_rows([key_column(a) for a in plain], self._seed, stored_kernels())
+        hashes = hash_rows([key_column(a) for a in plain], self._seed)
         partition = (hashes >> np.uint64(self._shift)).astype(np.uint16)
         order = pa.array(np.argsort(partition, kind="stable"))
         batch = pa.RecordBatch.from_arrays([a.take(order) for a in plain], schema=self._schema)
@@ -239,27 +238,15 @@ def fixed_value(statistics: ColumnStatistics | None) -> int | None:
     return statistics.lower if statistics.lower == statistics.upper else None
 
 
-def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array | None], threshold: int) -> Mask:
-    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once.
-
-    A key column is None where all its rows are known to have the constant of a `FactoredIndex`.
-    """
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int) -> Mask:
+    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
     if isinstance(index, FactoredIndex):
         constants = dict(index.constants)
         others = [key for place, key in enumerate(keys) if place not in constants]
         dead: Mask = find_deleted(index.rest, others, threshold)
         for place, value in constants.items():
-            if (key := keys[place]) is not None:
-                dead &= index.has_constant(key, value)
+            dead &= index.has_constant(keys[place], value)
         return dead
-    return _find_deleted(index, [key for key in keys if key is not None], threshold)
-
-
-def _find_deleted(
-    index: DenseIndex | HashedIndex | PartitionedIndex,
-    keys: Sequence[pa.Array],
-    threshold: int,
-) -> Mask:
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
         return index.deleted(keys, threshold)
     array = keys[0]
@@ -269,8 +256,8 @@ def _find_deleted(
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Mask = index.deleted([values], threshold)[numbers(codes)]
-    return dead
+    found: Mask = index.deleted([values], threshold)[numbers(codes)]
+    return found
 
 
 def build_index(parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int) -> FlatIndex:

@@ -17,6 +17,7 @@ from nevermore.scan_core.keys.columns import (
 )
 from nevermore.scan_core.model.running import check_running
 from nevermore.scan_core.native import kernels as compiled
+from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.native.machine_code import Kernels
 from nevermore.scan_core.rows.buffers import Mask, Rows
 
@@ -24,8 +25,6 @@ BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
 _WORD_MASK = 0xFFFFFFFFFFFFFFFF
 _TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
-_MASKS_BY_LENGTH = tuple(np.concatenate([np.zeros(8 * p, np.uint64), _TAIL_MASKS]) for p in range(LOOP_WORDS))
-"""For the word at each position: which of its bytes belong to a string, by the string's length."""
 _LENGTH_POSITION = 1 << 40
 _NULL_POSITION = 1 << 41
 _MULTIPLIERS = 1 << 42
@@ -53,10 +52,10 @@ def hash_seed(number: int) -> HashSeed:
     return HashSeed(splitmix(number), splitmix(number + 1) | 1)
 
 
-def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels | None = None) -> Words:
+def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
     """One hash per row; the same with and without compiled kernels."""
     num_rows = columns[0].num_rows
-    if kernels is not None:
+    if (kernels := stored_kernels()) is not None:
         return _hash_compiled(columns, seed, kernels)
     columns = [c.with_slack() if isinstance(c, BytesColumn) else c for c in columns]
     total = np.empty(num_rows, np.uint64)
@@ -140,15 +139,14 @@ def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
     return words
 
 
-def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
-    """All words from `first_position` on of the given (longer) strings, and the position of each within its string."""
+def _flat_words(column: BytesColumn, rows: Rows) -> tuple[Words, Rows]:
+    """All words of the given strings, none of which is empty, and the position of each within its string."""
     starts, lengths = column.offsets[rows], column.offsets[rows + 1] - column.offsets[rows]
-    counts = (lengths + 7 >> 3) - first_position
+    counts = lengths + 7 >> 3
     ends = np.cumsum(counts)
-    positions = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts) + first_position
+    positions = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts)
     words = column.word_view[np.repeat(starts, counts) + 8 * positions]
-    rest = np.repeat(lengths, counts) - 8 * positions
-    return words & tail_masks(rest), positions
+    return words & tail_masks(np.repeat(lengths, counts) - 8 * positions), positions
 
 
 def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
@@ -168,22 +166,12 @@ def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, b
 
 def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
     """A word of zeros adds nothing, so short and long strings need not be distinguished."""
-    starts, lengths = column.offsets[begin:end], np.diff(column.offsets[begin : end + 1])
-    view = column.word_view
+    lengths = np.diff(column.offsets[begin : end + 1])
     total = lengths.view(np.uint64) * seed.multiplier(index, _LENGTH_POSITION)
-    longest, shortest = int(lengths.max(initial=0)), int(lengths.min(initial=LOOP_WORDS * 8))
-    for position in range(min(-(-longest // 8), LOOP_WORDS)):
-        words = view[8 * position :][starts]
-        if shortest < 8 * position + 8:
-            words &= np.take(_MASKS_BY_LENGTH[position], lengths, mode="clip")
-        words = _mix(words, index, position, seed)
-        words -= _mix(np.zeros(1, np.uint64), index, position, seed)
-        total += words
-    if longest > 8 * LOOP_WORDS:
-        rows = np.flatnonzero(lengths > 8 * LOOP_WORDS)
-        words, positions = flat_words(column, rows + begin, LOOP_WORDS)
+    if len(rows := np.flatnonzero(lengths)):
+        words, positions = _flat_words(column, rows + begin)
         mixed = _mix_each(words, index, positions, seed) - _mix_each(np.zeros_like(words), index, positions, seed)
-        total[rows] += np.add.reduceat(mixed, np.flatnonzero(positions == LOOP_WORDS))
+        total[rows] += np.add.reduceat(mixed, np.flatnonzero(positions == 0))
     return total
 
 
@@ -235,29 +223,27 @@ class KeyRows:
     rows: Rows
 
 
-def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> Mask:
+def same_keys(left: KeyRows, right: KeyRows) -> Mask:
     """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
     same = np.ones(len(left.rows), np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
-        same &= _same_values(one, left.rows, other, right.rows, kernels)
+        same &= _same_values(one, left.rows, other, right.rows)
         if not same.any():
             break
     return same
 
 
-def _same_values(
-    left: KeyColumn, left_rows: Codes, right: KeyColumn, right_rows: Codes, kernels: Kernels | None
-) -> Mask:
+def _same_values(left: KeyColumn, left_rows: Codes, right: KeyColumn, right_rows: Codes) -> Mask:
     if isinstance(left, DictionaryColumn):
-        return _same_values(left.values, left.codes[left_rows], right, right_rows, kernels)
+        return _same_values(left.values, left.codes[left_rows], right, right_rows)
     if isinstance(right, DictionaryColumn):
-        return _same_values(left, left_rows, right.values, right.codes[right_rows], kernels)
+        return _same_values(left, left_rows, right.values, right.codes[right_rows])
     if isinstance(left, FixedColumn) and isinstance(right, FixedColumn):
         same: Mask = np.ones(len(left_rows), np.bool_)
         for one, other in zip(left.words, right.words, strict=True):
             same &= one[left_rows] == other[right_rows]
     elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
-        if kernels is None:
+        if (kernels := stored_kernels()) is None:
             pairs = left_rows.astype(np.int64, copy=False), right_rows.astype(np.int64, copy=False)
             same = _same_bytes(left.with_slack(), pairs[0], right.with_slack(), pairs[1])
         else:
@@ -291,22 +277,10 @@ def _same_bytes_compiled(
 
 
 def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Mask:
-    starts, others = left.offsets[left_rows], right.offsets[right_rows]
-    lengths = left.offsets[left_rows + 1] - starts
-    same: Mask = lengths == right.offsets[right_rows + 1] - others
-    open_pairs = np.flatnonzero(same & (lengths > 0))
-    for position in range(LOOP_WORDS):
-        if not len(open_pairs):
-            return same
-        differing = left.word_view[starts[open_pairs] + 8 * position]
-        differing ^= right.word_view[others[open_pairs] + 8 * position]
-        rest = lengths[open_pairs] - 8 * position
-        equal = differing & tail_masks(rest) == 0
-        same[open_pairs[~equal]] = False
-        open_pairs = open_pairs[equal & (rest > 8)]
-    if len(open_pairs):
-        words, positions = flat_words(left, left_rows[open_pairs], LOOP_WORDS)
-        right_words, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
-        firsts = np.flatnonzero(positions == LOOP_WORDS)
-        same[open_pairs] = np.logical_and.reduceat(words == right_words, firsts)
+    lengths = left.offsets[left_rows + 1] - left.offsets[left_rows]
+    same: Mask = lengths == right.offsets[right_rows + 1] - right.offsets[right_rows]
+    if len(pairs := np.flatnonzero(same & (lengths > 0))):
+        words, positions = _flat_words(left, left_rows[pairs])
+        others, _ = _flat_words(right, right_rows[pairs])
+        same[pairs] = np.logical_and.reduceat(words == others, np.flatnonzero(positions == 0))
     return same

@@ -27,6 +27,7 @@ from nevermore.scan_core.keys.hash import HashSeed
 from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
 from nevermore.scan_core.keys.summary import KeySummary
 from nevermore.scan_core.keys.table import HashTable
+from nevermore.scan_core.native.compiled import stored_kernels
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
@@ -123,7 +124,8 @@ def shared_index(folder: str, key: Hashable, build: Callable[[], FlatIndex]) -> 
         OSError: the file cannot be written.
     """
     root = held_folder(Path(folder))
-    digest = hashlib.sha256(repr(key).encode()).hexdigest()
+    # a process without compiled kernels builds other tables
+    digest = hashlib.sha256(repr((key, stored_kernels() is not None)).encode()).hexdigest()
     name = f"{digest}.index"
     if (found := _open(root, name)) is not None:
         return found

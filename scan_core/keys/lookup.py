@@ -37,8 +37,7 @@ from nevermore.scan_core.keys.summary import (
 )
 from nevermore.scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
 from nevermore.scan_core.model.errors import ScanError
-from nevermore.scan_core.native.compiled import stored_kernels
-from nevermore.scan_core.native.machine_code import Kernels
+from nevermore.scan_core.native.compiled import load, stored_kernels
 from nevermore.scan_core.rows.buffers import Mask, Rows, validity
 
 MAX_SLOTS_PER_KEY = 64
@@ -71,19 +70,16 @@ class DenseIndex:
         """Rows whose key has a rank above the threshold."""
         (array,) = keys
         values = signed_values(array)
-        kernels = stored_kernels()
-        dead = self._dead(values, threshold, kernels)
+        dead = self._dead(values, threshold)
         if (valid := validity(array)) is not None:
             dead[~valid] = self.null_rank > threshold
         return dead
 
-    def _dead(
-        self, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], threshold: int, kernels: Kernels | None
-    ) -> Mask:
+    def _dead(self, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], threshold: int) -> Mask:
         dead = np.empty(len(values), np.bool_)
         outside = np.uint64(len(self.ranks) - 1)
         lower = np.uint64(self.lower & 0xFFFFFFFFFFFFFFFF)
-        if kernels is not None and self.ranks.itemsize == 1:
+        if self.ranks.itemsize == 1 and (kernels := stored_kernels()) is not None:
             mark = kernels["mark_close_i64" if values.itemsize == 8 else "mark_close_i32"]
             mark(values, len(values), lower, self.ranks, outside, threshold, dead.view(np.uint8))
             return dead
@@ -116,31 +112,35 @@ def build_dense(
     parts: Sequence[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int
 ) -> DenseIndex | None:
     """A table over the only key column of the parts, ascending by sequence number; None if they spread too far."""
-    kind_of_rank = rank_type(sequence_numbers)
-    of_parts = [_values(p) for p in parts]
-    rank_of_part = np.array([rank_of(p.sequence_number, sequence_numbers) for p in parts], kind_of_rank)
-    values = np.concatenate([np.empty(0, np.int64), *(v for v, _ in of_parts)])
-    lower, slots = 0, 0
-    if len(values):
-        lower = int(values.min())
-        slots = int(values.max()) - lower + 1
-    if slots > min(MAX_SLOTS_PER_KEY * len(values), min(limit_bytes, MAX_BYTES) // kind_of_rank.itemsize):
+    filled = [values for part in parts if len(values := _values(part)[0])]
+    lower, upper = min((int(v.min()) for v in filled), default=0), max((int(v.max()) for v in filled), default=-1)
+    num_keys, kind_of_rank = sum(map(len, filled)), rank_type(sequence_numbers)
+    limit_slots = min(MAX_SLOTS_PER_KEY * num_keys, min(limit_bytes, MAX_BYTES) // kind_of_rank.itemsize)
+    if upper - lower + 1 > limit_slots:
         return None
-    ranks: Ranks = np.zeros(slots + 1, kind_of_rank)
-    values -= lower
-    ranks[values] = np.repeat(rank_of_part, [len(v) for v, _ in of_parts])  # of a repeated key the last one stays
-    null_rank = max((int(r) for r, (_, has_null) in zip(rank_of_part, of_parts, strict=True) if has_null), default=0)
-    summary = summarise_table(ranks[:-1], lower, has_null=null_rank > 0, kind=kind)
-    return DenseIndex(sequence_numbers, lower, ranks, null_rank, (summary,))
+    ranks: Ranks = np.zeros(upper - lower + 2, kind_of_rank)
+    return _filled(ranks, lower, parts, kind, sequence_numbers, limit_slots)
 
 
 def build_dense_streamed(
     parts: Iterable[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int
 ) -> DenseIndex | None:
     """The same over parts that are dropped one after the other, however far they spread within the limit."""
-    limit_slots = min(limit_bytes, MAX_BYTES) // rank_type(sequence_numbers).itemsize
-    lower, upper, null_rank = 0, -1, 0
-    ranks: Ranks = np.zeros(1, rank_type(sequence_numbers))
+    kind_of_rank = rank_type(sequence_numbers)
+    limit_slots = min(limit_bytes, MAX_BYTES) // kind_of_rank.itemsize
+    return _filled(np.zeros(1, kind_of_rank), 0, parts, kind, sequence_numbers, limit_slots)
+
+
+def _filled(  # noqa: PLR0917  a table that is made, and what it is made of
+    ranks: Ranks,
+    lower: int,
+    parts: Iterable[DeleteKeys],
+    kind: pa.DataType,
+    sequence_numbers: tuple[int, ...],
+    limit_slots: int,
+) -> DenseIndex | None:
+    """The index over a table of zeros from `lower` on, which grows where the parts go beyond it."""
+    upper, null_rank = lower + len(ranks) - 2, 0
     for part in parts:
         rank = rank_of(part.sequence_number, sequence_numbers)
         values, has_null = _values(part)
@@ -215,20 +215,18 @@ class HashedIndex:
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
-        kernels = stored_kernels()
         columns = [key_column(array) for array in keys]
-        if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
-            return self._deleted_words(columns[0], threshold, kernels)
-        hashes = hash_rows(columns, self.seed, kernels)
-        return self.deleted_hashes(hashes, columns, threshold, kernels)
+        if len(self.table.levels) and not self.columns and isinstance(columns[0], FixedColumn):
+            return self._deleted_words(columns[0], threshold)
+        return self.deleted_hashes(hash_rows(columns, self.seed), columns, threshold)
 
-    def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Mask:
+    def _deleted_words(self, column: FixedColumn, threshold: int) -> Mask:
         """Deleted rows for keys of one word, which are hashed and looked up without storing the hashes."""
         words = np.ascontiguousarray(column.words[0])
         key = self.seed.secret(0, 0), self.seed.first, self.seed.multiplier(0, 0)
         ranks = self.ranks.view(np.uint8), self.ranks.itemsize, threshold
         dead = np.zeros(len(words), np.bool_)
-        kernels["mark_words"](words, len(words), *key, *self.table.arguments, *ranks, *scratch(), dead.view(np.uint8))
+        load()["mark_words"](words, len(words), *key, *self.table.arguments, *ranks, *scratch(), dead.view(np.uint8))
         if column.valid is not None:
             dead[~column.valid] = self.null_rank > threshold
         return dead
@@ -238,11 +236,10 @@ class HashedIndex:
         hashes: Words,
         columns: Sequence[KeyColumn],
         threshold: int,
-        kernels: Kernels | None,
         among: Rows | None = None,
     ) -> Mask:
         """The same for rows that were hashed with `seed` before; `among` are their places in the columns."""
-        rows, entries = self.table.find(hashes, kernels)
+        rows, entries = self.table.find(hashes)
         if threshold > 0:
             live = self.ranks[entries] > threshold
             rows, entries = rows[live], entries[live]
@@ -250,7 +247,7 @@ class HashedIndex:
         if self.columns:
             stored = KeyRows(self.columns, self.rows[entries].astype(np.int64))
             places = rows if among is None else among[rows]
-            dead[rows[same_keys(KeyRows(columns, places), stored, kernels)]] = True
+            dead[rows[same_keys(KeyRows(columns, places), stored)]] = True
         else:
             dead[rows] = True
             if (nulls := null_flags(columns[0])) is not None:
@@ -273,7 +270,6 @@ def build_hashed(
     Raises:
         ScanError: different keys have one hash under the given seed.
     """
-    kernels = stored_kernels()
     columns = tuple(
         concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
         for i, kind in enumerate(key_types)
@@ -287,7 +283,7 @@ def build_hashed(
             (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
         )
         columns, ranks = _without_nulls(columns[0], ranks)
-    seed, built = _build_table(columns, seed, rotation, kernels)
+    seed, built = _build_table(columns, seed, rotation)
     ranks = ranks[built.rows]
     summaries = tuple(
         summarise([c], has_null=n, kind=kind) for c, n, kind in zip(columns, has_null, key_types, strict=True)
@@ -363,14 +359,12 @@ def _without_nulls(column: KeyColumn, ranks: Ranks) -> tuple[tuple[KeyColumn, ..
     return (FixedColumn((plain.words[0][places],), None, len(kept)),), ranks[kept]
 
 
-def _build_table(
-    columns: Sequence[KeyColumn], seed: HashSeed | None, rotation: int, kernels: Kernels | None
-) -> tuple[HashSeed, BuiltTable]:
+def _build_table(columns: Sequence[KeyColumn], seed: HashSeed | None, rotation: int) -> tuple[HashSeed, BuiltTable]:
     """A seed under which different keys have different hashes, and the table of these."""
     for _ in range(_MAX_SEEDS if seed is None else 1):
         tried = random_seed() if seed is None else seed
-        built = build_hash_table(rotate(hash_rows(columns, tried, kernels), rotation), kernels)
+        built = build_hash_table(rotate(hash_rows(columns, tried), rotation))
         one, other = (KeyRows(columns, rows) for rows in built.repeats)
-        if same_keys(one, other, kernels).all():
+        if same_keys(one, other).all():
             return tried, built
     raise ScanError(f"delete keys collide under {_MAX_SEEDS if seed is None else 1} random seeds")

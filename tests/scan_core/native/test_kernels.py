@@ -8,64 +8,78 @@ from nevermore.scan_core.keys.columns import concat, key_column
 from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
 from nevermore.scan_core.keys.table import build_hash_table
 from nevermore.scan_core.native import compiled
-from nevermore.scan_core.native.machine_code import Kernels, load_kernels
+from nevermore.scan_core.native.machine_code import load_kernels
 from tests.scan_core.keys.key_values import arrays, cases
 from tests.support.kernels_used import kernels_used
 
 
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    return compiled.load()
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    compiled.load()
 
 
 @settings(max_examples=200, deadline=None)
 @given(cases(), st.integers(0, 2**63))
 def test_compiled_hashes_and_comparisons_equal_those_of_numpy(
-    kernels: Kernels, case: tuple[list[pa.DataType], list[tuple[int, list[tuple]]], list[tuple], bool], number: int
+    case: tuple[list[pa.DataType], list[tuple[int, list[tuple]]], list[tuple], bool], number: int
 ) -> None:
     kinds, _, rows, encode = case
     columns = [key_column(a) for a in arrays(kinds, rows, encode=encode)]
     seed = hash_seed(number)
-    hashes = hash_rows(columns, seed)
-    assert hash_rows(columns, seed, kernels).tolist() == hashes.tolist()
     left, right = (KeyRows(columns, r.ravel()) for r in np.indices((len(rows), len(rows))))
-    same = same_keys(left, right)
-    assert same_keys(left, right, kernels).tolist() == same.tolist()
+    found = []
+    for are_on in (False, True):
+        with kernels_used(are_on=are_on):
+            found.append((hash_rows(columns, seed), same_keys(left, right)))
+    (hashes, same), (compiled_hashes, compiled_same) = found
+    assert compiled_hashes.tolist() == hashes.tolist()
+    assert compiled_same.tolist() == same.tolist()
     assert ((hashes[left.rows] == hashes[right.rows]) == same).all()
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**64 - 1, 2**63]), max_size=200))
-def test_tables_find_what_is_in_them_however_they_are_built_and_searched(kernels: Kernels, values: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**64 - 1, 2**63]), max_size=200),
+    st.booleans(),
+    st.booleans(),
+)
+def test_tables_find_what_is_in_them_however_they_are_built_and_searched(
+    values: list[int],
+    is_built_by_kernels: bool,  # noqa: FBT001
+    is_searched_by_kernels: bool,  # noqa: FBT001
+) -> None:
     hashes = np.array(values, np.uint64)
     probes = np.concatenate([hashes, hashes + np.uint64(1), np.array([0, 2**64 - 1], np.uint64)])
     expected = np.flatnonzero(np.isin(probes, hashes)).tolist()
-    for built in (build_hash_table(hashes.copy()), build_hash_table(hashes.copy(), kernels)):
-        table = built.table
-        assert sorted(table.hashes.tolist()) == np.unique(hashes).tolist()
-        assert hashes[built.rows].tolist() == table.hashes.tolist()
-        last = {value: row for row, value in enumerate(values)}
-        assert built.rows.tolist() == [last[value] for value in table.hashes.tolist()]
-        one, other = built.repeats
-        assert hashes[one].tolist() == hashes[other].tolist()
-        assert len(one) == len(values) - len(last)
-        for searched in (table.find(probes), table.find(probes, kernels)):
-            assert sorted(searched[0].tolist()) == expected
-            assert table.hashes[searched[1]].tolist() == probes[searched[0]].tolist()
+    with kernels_used(are_on=is_built_by_kernels):
+        built = build_hash_table(hashes.copy())
+    table = built.table
+    assert (len(table.levels) > 0) == is_built_by_kernels
+    assert sorted(table.hashes.tolist()) == np.unique(hashes).tolist()
+    assert hashes[built.rows].tolist() == table.hashes.tolist()
+    last = {value: row for row, value in enumerate(values)}
+    assert built.rows.tolist() == [last[value] for value in table.hashes.tolist()]
+    one, other = built.repeats
+    assert hashes[one].tolist() == hashes[other].tolist()
+    assert len(one) == len(values) - len(last)
+    with kernels_used(are_on=is_searched_by_kernels):
+        rows, entries = table.find(probes)
+    assert sorted(rows.tolist()) == expected
+    assert table.hashes[entries].tolist() == probes[rows].tolist()
 
 
-@pytest.mark.parametrize("build", ["NumPy", "compiled"])
-def test_a_table_of_many_hashes_takes_few_levels_and_few_bytes(kernels: Kernels, build: str) -> None:
+@pytest.mark.parametrize(("are_on", "max_bytes"), [(False, 8), (True, 14)], ids=["NumPy", "compiled"])
+def test_a_table_of_many_hashes_takes_few_levels_and_few_bytes(*, are_on: bool, max_bytes: int) -> None:
     hashes = np.random.default_rng(1).integers(0, 2**64, 300_000, dtype=np.uint64)
     hashes[::7] = hashes[0]
-    table = build_hash_table(hashes.copy(), kernels if build == "compiled" else None).table
+    with kernels_used(are_on=are_on):
+        table = build_hash_table(hashes.copy()).table
     assert table.num_entries == len(np.unique(hashes))
     assert len(table.levels) <= 8
-    assert table.num_bytes <= 14 * table.num_entries
+    assert table.num_bytes <= max_bytes * table.num_entries
     probes = np.concatenate([hashes, ~hashes])
-    found = np.zeros((2, len(probes)), np.bool_)
-    found[0, table.find(probes)[0]] = True
-    found[1, table.find(probes, kernels)[0]] = True
+    found = np.zeros(len(probes), np.bool_)
+    found[table.find(probes)[0]] = True
     assert (found == np.isin(probes, hashes)).all()
 
 
