@@ -1,6 +1,5 @@
 """Splits run in this process: in the calling thread, or in a few threads with a bounded queue of results."""
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
@@ -109,7 +108,7 @@ def run_splits(
         return
     num_threads = min(parallelism, len(splits))
     expected = _Expected(splits, expect, num_threads - 1 + num_expected, num_threads)
-    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expected, num_threads, queued)
+    pool = _Pool(splits, read, expected, num_threads, queued, keep_order=keep_order)
     if running is not None:
         running.on_cancel(pool.interrupt)
     try:
@@ -155,20 +154,31 @@ def _one_by_one(
             metrics.add(own)
 
 
-class _Pool(ABC, Generic[S, T]):
-    """Threads that take splits in order."""
+class _Pool(Generic[S, T]):
+    """Threads that take splits in order, and put what they read into a channel per split, or one channel for all."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
+        self,
+        splits: Sequence[S],
+        read: ReadSplit[S, T],
+        expected: _Expected[S],
+        num_threads: int,
+        queued: int,
+        *,
+        keep_order: bool,
     ) -> None:
         self._splits = splits
         self._queued = queued
         self._read = read
         self._expected = expected
-        self._lock = Lock()
         self._next = 0
         self._stopped = False
         self._interrupted = False
+        self._channels: dict[int, Channel[T]] = {}
+        self._for_all: Channel[T] | None = None if keep_order else Channel(queued * num_threads, len(splits))
+        self._ahead = Semaphore(num_threads + (_SPLITS_AHEAD if keep_order else len(splits)))
+        self._lock = Lock()
+        self._begun = Condition(self._lock)
         self.counted: deque[ScanMetrics] = deque()
         self._threads = [Thread(target=self._work, name=f"scan-{i}", daemon=True) for i in range(num_threads)]
 
@@ -176,9 +186,19 @@ class _Pool(ABC, Generic[S, T]):
         for thread in self._threads:
             thread.start()
 
-    @abstractmethod
     def results(self) -> Iterator[T]:
-        """All results; the error of a split that failed."""
+        """All results: by split, the error of a split in its turn; or as they come, the first error at once."""
+        for index in range(1 if self._for_all else len(self._splits)):
+            with self._begun:
+                while index not in self._channels and not self._interrupted:
+                    self._begun.wait()
+                if self._interrupted:
+                    raise ScanCancelledError
+                channel = self._channels[index]
+            yield from channel
+            with self._lock:
+                del self._channels[index]
+            self._ahead.release()
 
     def stop(self, *, wait: bool = True) -> None:
         """Cancel running work, and wait until no thread is left."""
@@ -195,20 +215,28 @@ class _Pool(ABC, Generic[S, T]):
             self._stopped = self._interrupted = True
         self._cancel(ScanCancelledError())
 
-    @abstractmethod
     def _cancel(self, error: BaseException | None) -> None:
         """Wake all waiting threads so that they end, the consumer with the error if there is one."""
+        with self._begun:
+            channels = [*self._channels.values(), *([self._for_all] if self._for_all else [])]
+            self._begun.notify_all()
+        for channel in channels:
+            channel.cancel(error)
+        for _ in self._threads:
+            self._ahead.release()
 
-    @abstractmethod
     def _work(self) -> None:
-        """The body of each thread."""
-
-    def _take(self) -> int | None:
-        """The number of the next split; None if there is no more to do. Called with the lock held."""
-        if self._stopped or self._next >= len(self._splits):
-            return None
-        self._next += 1
-        return self._next - 1
+        """Read splits until none is left; the body of each thread."""
+        while True:
+            self._ahead.acquire()
+            with self._begun:
+                if self._stopped or self._next >= len(self._splits):
+                    return
+                index = self._next
+                self._next += 1
+                channel = self._channels[index] = self._for_all or Channel(self._queued)
+                self._begun.notify_all()
+            channel.close(self._run(index, channel))
 
     def _run(self, index: int, channel: Channel[T]) -> BaseException | None:
         """Read one split, while those that will be taken next are prepared."""
@@ -224,74 +252,3 @@ class _Pool(ABC, Generic[S, T]):
         except BaseException as error:  # noqa: BLE001  it is raised again in the consumer's thread
             return error
         return None
-
-
-class _OrderedPool(_Pool[S, T]):
-    """One channel per split, consumed in the order of the splits."""
-
-    def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
-    ) -> None:
-        super().__init__(splits, read, expected, num_threads, queued)
-        self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
-        self._channels: dict[int, Channel[T]] = {}
-        self._begun = Condition(self._lock)
-
-    def results(self) -> Iterator[T]:
-        """All results, by split; the error of a split in its turn."""
-        for index in range(len(self._splits)):
-            with self._begun:
-                while index not in self._channels and not self._interrupted:
-                    self._begun.wait()
-                if self._interrupted:
-                    raise ScanCancelledError
-                channel = self._channels[index]
-            yield from channel
-            with self._lock:
-                del self._channels[index]
-            self._ahead.release()
-
-    def _cancel(self, error: BaseException | None) -> None:
-        with self._begun:
-            channels = list(self._channels.values())
-            self._begun.notify_all()
-        for channel in channels:
-            channel.cancel(error)
-        for _ in self._threads:
-            self._ahead.release()
-
-    def _work(self) -> None:
-        while True:
-            self._ahead.acquire()
-            with self._begun:
-                if (index := self._take()) is None:
-                    return
-                channel = self._channels[index] = Channel(self._queued)
-                self._begun.notify_all()
-            channel.close(self._run(index, channel))
-
-
-class _UnorderedPool(_Pool[S, T]):
-    """One channel for all threads."""
-
-    def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expected: _Expected[S], num_threads: int, queued: int
-    ) -> None:
-        super().__init__(splits, read, expected, num_threads, queued)
-        self._channel: Channel[T] = Channel(queued * num_threads, num_threads)
-
-    def results(self) -> Iterator[T]:
-        """All results as they come; the first error at once."""
-        yield from self._channel
-
-    def _cancel(self, error: BaseException | None) -> None:
-        self._channel.cancel(error)
-
-    def _work(self) -> None:
-        error = None
-        while error is None:
-            with self._lock:
-                if (index := self._take()) is None:
-                    break
-            error = self._run(index, self._channel)
-        self._channel.close(error)

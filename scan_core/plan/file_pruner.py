@@ -121,25 +121,12 @@ class FilePruner:
         return match_file(self._predicate, {}, file_statistics(file, self._schema)) is Match.ALWAYS
 
     def prune(self, part: Part[DataFile], trace: PlanTrace) -> Part[DataFile]:
-        """The files that may hold a row of the result; the others are traced."""
-        if isinstance(part, ColumnPart):
-            return self._prune_columns(part, trace)
-        by_spec: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for file in part.files:
-            by_spec[file.spec_id].append(file.partition)
-        for spec_id, partitions in by_spec.items():
-            self._decide(spec_id, partitions)
-        kept = []
-        for file in part.files:
-            reason = self.reason_to_skip(file)
-            if reason is None:
-                kept.append(file)
-            else:
-                trace.data_files[reason].add(file.path, num_bytes=file.file_size_bytes)
-        return ObjectPart(kept)
+        """The files that may hold a row of the result; the others are traced.
 
-    def _prune_columns(self, part: ColumnPart[DataFile], trace: PlanTrace) -> ColumnPart[DataFile]:
-        """Prune by the columns of a manifest; only files that these cannot decide are compared one by one."""
+        The columns of manifests are compared; files that these cannot decide are compared one by one.
+        """
+        if isinstance(part, ObjectPart):  # not decoded together: all are kept
+            return part
         columns, rows = part.columns, part.rows
         assert self._predicate is not None  # noqa: S101 - otherwise there is nothing to prune by
         reasons = np.zeros(len(rows), np.int8)

@@ -20,7 +20,7 @@ from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.model.transforms import normalise_value, parse_transform
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.plan.file_pruner import FilePruner, PlanTrace
-from nevermore.scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
+from nevermore.scan_core.plan.file_set import ColumnPart, key_bounds, key_bounds_of_columns
 from nevermore.scan_core.prune.facts import NoColumnError, Spans, _decoded, array_of, match_columns
 from nevermore.scan_core.split.tasks import ScanContext
 from tests.support.bound_bytes import encode_bound
@@ -139,10 +139,14 @@ def check_files(data: st.DataObject, where: Sql) -> None:
     options = ScanOptions()
     rows = np.arange(len(columns))
     one_by_one, together = PlanTrace(), PlanTrace()
-    objects = ObjectPart([file_at(columns, row) for row in rows.tolist()])
-    kept = pruner(where.spark, spec_of(fields), options).prune(objects, one_by_one)
+    single, kept = pruner(where.spark, spec_of(fields), options), []
+    for file in [file_at(columns, row) for row in rows.tolist()]:
+        if (reason := single.reason_to_skip(file)) is None:
+            kept.append(file.path)
+        else:
+            one_by_one.data_files[reason].add(file.path, num_bytes=file.file_size_bytes)
     found = pruner(where.spark, spec_of(fields), options).prune(ColumnPart(columns, rows, None), together)
-    assert [found.file(i).path for i in range(len(found))] == [kept.file(i).path for i in range(len(kept))]
+    assert [found.file(i).path for i in range(len(found))] == kept
     assert together == one_by_one
     assert list(together.data_files) == list(one_by_one.data_files)
 
