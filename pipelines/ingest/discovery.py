@@ -414,15 +414,10 @@ def _kafka(address: str, folder: Path) -> list[FoundSource]:
 
 def _topics(base: Mapping[str, Any], folder: Path) -> list[str]:
     """All topics of a cluster, without those of Kafka itself and of its tools."""
-    from nevermore.pipelines.config.sources import KafkaSource
-    from nevermore.pipelines.sources.kafka import KafkaTopics
-
-    config = _probe({**base, "topics": ["^.*"]}, folder)
-    source = next(iter(config.patterns.values())).source
-    if not isinstance(source, KafkaSource):
-        raise TypeError(f"{source.title} has no topics")
-    with closing(KafkaTopics(source)) as reader:
-        return [name for name in reader.names() if not name.startswith(("_", "connect-"))]
+    with closing(Readers()) as readers:
+        (feed,) = feeds_of(_probe({**base, "topics": ["^.*"]}, folder), [_PROBE], readers)
+        names = [] if feed.topics is None else feed.topics.names()
+        return [name for name in names if not name.startswith(("_", "connect-"))]
 
 
 _PROBE = "probe.*"

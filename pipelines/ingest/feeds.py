@@ -213,17 +213,16 @@ class Feed:
         options, _ = FileOptions.split(self.source_options)
         if self._is_ordered:
             options = replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=MAX_BATCH_BYTES)
-        return self._bounded(options)
+        return self._bounded(options, self.read_bytes)
 
     @property
     def task_options(self) -> FileOptions:
         """How tasks of Spark read the source, in the same batches whatever the order of the events."""
         options = FileOptions.split(self.source_options)[0] if isinstance(self.source, FilesSource) else FileOptions()
-        return self._bounded(options)
+        return self._bounded(options, self.memory_limit_bytes // READ_SHARE)
 
-    def _bounded(self, options: FileOptions) -> FileOptions:
-        most = min(options.batch_bytes, self.read_bytes)
-        return replace(options, batch_bytes=most).within(self.memory_limit_bytes)
+    def _bounded(self, options: FileOptions, most: int) -> FileOptions:
+        return replace(options, batch_bytes=min(options.batch_bytes, most)).within(self.memory_limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int:

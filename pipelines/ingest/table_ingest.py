@@ -343,8 +343,7 @@ class TableIngest:
         self._go_on([], position, None)
 
     def _go_on(self, changes: list[dict[str, Any]], position: str, reload: Reload | None) -> None:
-        self._pending.clear()
-        self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
+        self._drop_pending()
         key = self.key or self.known_key
         row_type = pa.struct([pa.field(name, kind) for name, kind in self.known_types.items()])
         table = pa.Table.from_pylist(changes, change_schema(row_type, key))
@@ -370,8 +369,11 @@ class TableIngest:
     def drop_unfinished(self) -> None:
         """Drop the beginning of an unfinished transaction: it will be read again."""
         if self._is_within_transaction:
-            self._pending.clear()
-            self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
+            self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+        self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
 
     def report_unmet_columns(self) -> None:
         """Report configured columns that do not exist, if the run had inserts or loaded rows, which have all columns."""
@@ -424,9 +426,7 @@ class TableIngest:
         if isinstance(changes, ChangeRun):
             changes.close()
         self._pending.clear()
-        storage.reached("before-acknowledgement")
-        if self._progress is not None:
-            self._progress(self.report)
+        self._acknowledge()
 
     def add_remote(
         self,
@@ -454,6 +454,9 @@ class TableIngest:
                 self._commit_here(changes, rejected, position)
             else:
                 self._commit(changes, changes.key, changes.counts, rejected, position)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
         storage.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)

@@ -278,7 +278,8 @@ def resync_from(
         raise SourceError(
             f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
-    log.replace_all(chain([first], batches), _position_after_load(config, name, log.position))
+    after = _position_after_load(config, name, log.position)
+    log.replace_all(chain([first], batches), after, settings.memory_limit_bytes // BATCH_SHARE)
     return resync(catalog, config, name)
 
 

@@ -75,16 +75,14 @@ def with_row_ids(delta: RowDelta, upserts: pa.Table, keys: pa.Table) -> pa.Table
         upserts: one row per key.
         keys: of rows that may exist and are updated, key columns by their names, in the table's types.
     """
-    keys = keys.drop_null()  # which a semi join does not find
     if not keys.num_rows:
         return upserts
     names = keys.column_names
-    scan = open_current(delta.table).scan().semi_join(names, keys).select(*names, ROW_ID.name)
-    rows = without_extensions(scan.to_table())
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in names))
-    known, given = (conform(table.select(names), key_schema) for table in (rows, upserts))
-    place = KeySet(known.columns).find(given.columns)
-    row_ids = rows.column(ROW_ID.name).take(pa.array(place, mask=place < 0))
+    found = find_rows(delta.table, keys, (ROW_ID.name,))
+    place = KeySet(keys.columns).find(conform(upserts.select(names), key_schema).columns)
+    row = np.where(place < 0, -1, _sources(keys, found.key_row)[place])
+    row_ids = found.rows.column(ROW_ID.name).take(pa.array(row, mask=row < 0))
     return upserts if row_ids.null_count == len(row_ids) else upserts.append_column(ROW_ID.name, row_ids)
 
 
