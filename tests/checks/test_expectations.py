@@ -12,7 +12,15 @@ import pyarrow as pa
 import pytest
 
 from nevermore.checks.configured import KIND
-from nevermore.checks.expectations import MUST, SHOULD, Found, RowsToCheck, expectations_of, validate
+from nevermore.checks.expectations import (
+    MUST,
+    SHOULD,
+    Found,
+    RowsToCheck,
+    _with_typed_bounds,
+    expectations_of,
+    validate,
+)
 from nevermore.checks.mirror_checks import all_checks_of, run_checks
 from nevermore.pipelines.config.checks import (
     NOT_POSSIBLE,
@@ -23,7 +31,7 @@ from nevermore.pipelines.config.checks import (
 from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.ingest.feed_run import run_once
-from nevermore.scan_core import open_table
+from nevermore.scan_core import NestedField, PrimitiveType, Schema, open_table
 from tests.support.iceberg_json import Column
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST
@@ -284,3 +292,20 @@ def test_results_are_kept_for_the_snapshot_and_for_these_expectations_only(proje
     assert [*project.folder.rglob(f"{KIND}*")] == kept
     project.path.write_text(project.path.read_text().replace("max_value: 100", "max_value: 50"))
     assert [row["id"] for row in expected(project).offending_keys] == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        ("timestamptz", "2026-01-31 12:00:00", dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)),
+        ("timestamptz", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31, tzinfo=dt.UTC)),
+        ("timestamp", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31)),  # noqa: DTZ001 - a column without a zone
+        ("date", "2026-01-31 12:00:00", dt.date(2026, 1, 31)),
+        ("date", "no date", "no date"),
+    ],
+)
+def test_bounds_without_a_zone_are_in_utc_wherever_the_check_runs(kind: str, given: Any, expected: Any) -> None:
+    schema = Schema(0, (NestedField(1, "at", PrimitiveType(kind)),))
+    arguments = {"column": "at", "min_value": given}
+    asked = ExpectationConfig(name="expect_column_values_to_be_between", arguments=arguments, severity="block")
+    assert _with_typed_bounds(asked, schema, "all").arguments["min_value"] == expected
