@@ -8,12 +8,12 @@ Tables without a project take rows, too: without a change log, and their columns
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +66,7 @@ _NO_COLUMN = "\0"
 """Every row has the same operation, also where a column has the name that feeds use for it."""
 _NO_TYPE = re.compile("duration|interval|union|run_end")
 Keep = Literal["last"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +141,25 @@ def write(
                     position = BatchPosition.of(table.position)
                     if batch_id not in position.known and not written:
                         _Batch(rows, op, batch_id, keep, where).add_to(table, position)
-                except AnotherIngesterError as error:
-                    error.may_retry = True  # the rows are still here
-                    raise
                 finally:
                     if report.log_commits:  # the mirror follows in another attempt if another writer came in between
                         written.append(report)
             return written[0] if written else report
 
-        return retry_conflicts(attempt, ATTEMPTS)
+        return _in_turn(attempt)
+
+
+def _in_turn(attempt: Callable[[], Result]) -> Result:
+    """Run `attempt` until no other writer comes in between: what it writes is still here."""
+
+    def again() -> Result:
+        try:
+            return attempt()
+        except AnotherIngesterError as error:
+            error.may_retry = True
+            raise
+
+    return retry_conflicts(again, ATTEMPTS)
 
 
 def create(config: Config, name: str, schema: Any) -> None:
@@ -180,7 +191,7 @@ def create(config: Config, name: str, schema: Any) -> None:
                     f"{name} exists with other columns: {changed}. Upserts add columns, and widen types"
                 )
 
-    retry_conflicts(attempt, ATTEMPTS)
+    _in_turn(attempt)
 
 
 def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
