@@ -709,6 +709,7 @@ def test_processes_that_create_tables_at_the_same_time_lose_none(project: Projec
     assert open_project(project.config.path).scan("shop.common").count() == 4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ibis fetches in a way that DuckDB has renamed
 def test_polars_and_ibis_see_the_tables(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.upsert(NAME, ROWS)
     assert project.polars(NAME).filter(pl.col("id") > 1).select("name").collect().to_dicts() == [{"name": "b"}]
