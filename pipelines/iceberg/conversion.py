@@ -566,7 +566,7 @@ def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[File
     """The tasks without other equality deletes: these stay in the table, and nobody has checked that they may become permanent."""
     groups = {id(group): group for task in tasks for group in task.equality_deletes}
     left = {
-        number: replace(group, files=files)
+        number: replace(group, files=files, covered_by=())
         for number, group in groups.items()
         if (files := tuple(file for file in group.files if name_of(file) in names))
     }

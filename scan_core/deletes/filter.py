@@ -18,7 +18,7 @@ from nevermore.scan_core.deletes.positions import (
     union_of,
 )
 from nevermore.scan_core.keys.columns import BytesColumn
-from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, threshold_of
+from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
 from nevermore.scan_core.keys.lookup import DenseIndex, FactoredIndex, HashedIndex
 from nevermore.scan_core.keys.summary import SIGN_BIT, KeySummary
 from nevermore.scan_core.model.metrics import ScanMetrics
@@ -78,13 +78,14 @@ class EqualityFilter:
     index: EqualityIndex
     threshold: int
 
-    def keep(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    def keep(self, keys: Sequence[pa.Array | None]) -> npt.NDArray[np.bool_]:
         """True for rows that stay.
 
         Args:
-            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed.
+            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed. None
+                for columns of which `is_proven` is true.
         """
-        if not len(keys[0]):
+        if not any(key is not None and len(key) for key in keys):
             return np.ones(0, np.bool_)
         return ~find_deleted(self.index, keys, self.threshold)
 
@@ -98,6 +99,13 @@ class EqualityFilter:
         if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):
             return Match.NEVER
         return Match.ALWAYS if covers_rest(self.index, known, self.threshold) else Match.MAYBE
+
+    def is_proven(self, column: int, statistics: ColumnStatistics | None) -> bool:
+        """Whether all keys have one value in a key column, and rows with these statistics have no other."""
+        if not isinstance(self.index, FactoredIndex):
+            return False
+        value = dict(self.index.constants).get(column)
+        return value is not None and fixed_value(statistics) == value
 
     def has_gaps(self, column: int, lower: int, upper: int, parts: int) -> bool:
         """Whether some of so many equal parts of a range of integers are free of keys, or covered by them."""

@@ -1,13 +1,14 @@
 """Indexes of equality-delete groups: built from delete files, or taken from the cache or from another process's file.
 
-Keys that a semi join makes unnecessary are left out before an index is built. A row with another
+Keys that another delete set or a semi join makes unnecessary are left out before an index is built. A row with another
 key than those of the join is not in the result whether it is deleted or not, so only filters that the result depends on
 narrow deletes, and only by key columns (SEMANTICS rule 8b).
 """
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ from nevermore.scan_core.keys.equality_index import (
     build_bytes,
     build_index,
     build_index_streamed,
+    covers_all,
+    find_deleted,
+    fixed_value,
     needs_streaming,
 )
 from nevermore.scan_core.keys.index_file import FlatIndex, shared_index
@@ -42,7 +46,7 @@ from nevermore.scan_core.model.snapshot import DeleteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.prune.verdicts import Match
 from nevermore.scan_core.rows.buffers import Mask, boolean_array
-from nevermore.scan_core.rows.selection import All, from_ranges, refine
+from nevermore.scan_core.rows.selection import All, RowSelection, from_ranges, refine, selected_count
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 if TYPE_CHECKING:
@@ -82,8 +86,28 @@ def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple
     return tuple(found)
 
 
+class Narrowing(Protocol):
+    """What makes keys of a delete set unnecessary, as some of its key columns show.
+
+    The columns that it needs are read first, and others only for the keys that are left.
+    """
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Positions of its columns among the key columns of the delete set."""
+        ...
+
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
+        """False only if the statistics of its columns prove that no key of the delete file is needed."""
+        ...
+
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
+        """Which keys of a delete file are needed, by the values of its columns."""
+        ...
+
+
 def load_keys(
-    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowing: "DeleteNarrowing | None" = None
+    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
 ) -> list[DeleteKeys]:
     """The keys of every file of the group that are needed, one entry per file and row group.
 
@@ -93,7 +117,7 @@ def load_keys(
     """
     threads = _loading_threads(group.files, context)
     if threads <= 1:
-        return list(_keys_of_files(group.files, group.key_ids, context, metrics, narrowing))
+        return list(_keys_of_files(group.files, group.key_ids, context, metrics, narrowings))
     edges = [len(group.files) * i // threads for i in range(threads + 1)]
     counts = [ScanMetrics() for _ in range(threads)]
 
@@ -101,7 +125,7 @@ def load_keys(
 
     def load(begin: int, end: int, count: ScanMetrics) -> list[DeleteKeys]:
         with nullcontext() if running is None else running.at_work():
-            return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count, narrowing))
+            return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count, narrowings))
 
     with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
         jobs = [pool.submit(load, *ends, count) for ends, count in zip(pairwise(edges), counts, strict=True)]
@@ -122,11 +146,11 @@ def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
 
 
 def iterate_keys(
-    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowing: "DeleteNarrowing | None" = None
+    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
 ) -> Iterator[DeleteKeys]:
     """The keys of the group that are needed, one row group at a time, ascending by sequence number."""
     files = sorted(group.files, key=lambda f: f.data_sequence_number)
-    return _keys_of_files(files, group.key_ids, context, metrics, narrowing)
+    return _keys_of_files(files, group.key_ids, context, metrics, narrowings)
 
 
 def _keys_of_files(
@@ -134,12 +158,12 @@ def _keys_of_files(
     key_ids: Sequence[int],
     context: ScanContext,
     metrics: ScanMetrics,
-    narrowing: "DeleteNarrowing | None",
+    narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
     for file in files:
         check_running()
-        yield from _file_keys(file, columns, context, metrics, narrowing)
+        yield from _file_keys(file, columns, context, metrics, narrowings)
 
 
 def _file_keys(
@@ -147,7 +171,7 @@ def _file_keys(
     columns: "_KeyColumns",
     context: ScanContext,
     metrics: ScanMetrics,
-    narrowing: "DeleteNarrowing | None",
+    narrowings: Sequence[Narrowing],
 ) -> Iterator[DeleteKeys]:
     """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
@@ -160,16 +184,21 @@ def _file_keys(
         indices = sorted({index for index, _ in sources})
         for group in reader.row_groups:
             if (
-                narrowing is not None
+                narrowings
                 and reader.windows(group, indices, range(group.num_rows), MemoryBudget(context.options).limits) is None
             ):
-                yield _needed_keys(reader, group, sources, file.data_sequence_number, narrowing, metrics=metrics)
+                yield _needed_keys(reader, group, sources, file.data_sequence_number, narrowings, metrics=metrics)
                 continue
-            for found in _keys_in_parts(reader, group, indices, context.options, file.path):
-                arrays, num_rows = dict(zip(indices, found, strict=True)), len(found[0])
+            fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
+            read = [index for index in indices if index not in fixed]
+            for found in _keys_in_parts(reader, group, read, context.options, file.path):
+                num_rows = len(found[0])
+                arrays = dict(zip(read, found, strict=True)) | {
+                    index: column.slice(0, num_rows) for index, column in fixed.items()
+                }
                 metrics.delete_rows_loaded += num_rows
                 keys = DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
-                yield keys if narrowing is None else needed_keys(keys, narrowing, metrics)
+                yield needed_keys(keys, narrowings, metrics)
     finally:
         reader.close()
 
@@ -178,12 +207,32 @@ def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
     return open_file(file.path, file.format, context.io, whole=True)
 
 
-def needed_keys(keys: DeleteKeys, narrowing: "DeleteNarrowing", metrics: ScanMetrics) -> DeleteKeys:
+def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:
+    """Key columns of a row group whose statistics prove one value in all rows, by index: they need no decoding.
+
+    One column is always left to be read.
+    """
+    found: dict[int, pa.Array] = {}
+    for index, convert in sources:
+        kind = reader.field(index).type
+        is_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
+        if len(found) + 1 == len(sources) or not is_signed or kind.bit_width < 32 or not is_identity(convert):
+            continue
+        if (value := fixed_value(reader.statistics(group, index))) is not None:
+            stored = np.full(group.num_rows, value, np.int32 if kind.bit_width == 32 else np.int64)
+            found[index] = pa.Array.from_buffers(kind, len(stored), [None, pa.py_buffer(stored)], null_count=0)
+    return found
+
+
+def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: ScanMetrics) -> DeleteKeys:
     """Drop the keys of one delete file that are not needed."""
-    keep = narrowing.keeps([keys.columns[p] for p in narrowing.places])
-    metrics.delete_keys_left_out += len(keep) - int(np.count_nonzero(keep))
-    kept = boolean_array(keep)
-    return DeleteKeys(keys.sequence_number, tuple(column.filter(kept) for column in keys.columns))
+    for narrowing in narrowings:
+        keep = narrowing.keeps([keys.columns[p] for p in narrowing.places], keys.sequence_number)
+        if not keep.all():
+            metrics.delete_keys_left_out += len(keep) - int(np.count_nonzero(keep))
+            kept = boolean_array(keep)
+            keys = DeleteKeys(keys.sequence_number, tuple(column.filter(kept) for column in keys.columns))
+    return keys
 
 
 def _needed_keys(
@@ -191,28 +240,38 @@ def _needed_keys(
     group: RowGroup,
     sources: Sequence[tuple[int, Convert]],
     sequence_number: int,
-    narrowing: "DeleteNarrowing",
+    narrowings: Sequence[Narrowing],
     *,
     metrics: ScanMetrics,
 ) -> DeleteKeys:
-    """The keys of one row group that are needed: columns other than those of the join are read for these alone."""
+    """The keys of one row group that are needed; nothing else of it is read."""
+    selection: RowSelection = All(group.num_rows)
+    read: dict[int, pa.Array] = {}
+
+    def load(places: Iterable[int]) -> list[pa.Array]:
+        absent = sorted({sources[p][0] for p in places} - read.keys())
+        read.update(zip(absent, reader.read(group, absent, selection), strict=True))
+        return [sources[p][1](read[sources[p][0]]) for p in places]
 
     def statistics(place: int) -> ColumnStatistics | None:
         index, convert = sources[place]
         return reader.statistics(group, index) if is_identity(convert) else None
 
-    first = sorted({sources[p][0] for p in narrowing.places})
-    keep, read = np.zeros(group.num_rows, np.bool_), dict[int, pa.Array]()
-    if narrowing.may_keep([statistics(p) for p in narrowing.places]):
-        read = dict(zip(first, reader.read(group, first, All(group.num_rows)), strict=True))
-        keep = narrowing.keeps([sources[p][1](read[sources[p][0]]) for p in narrowing.places])
-        metrics.delete_rows_loaded += group.num_rows
-    metrics.delete_keys_left_out += group.num_rows - int(np.count_nonzero(keep))
-    kept = boolean_array(keep)
-    read = {index: array.filter(kept) for index, array in read.items()}
-    absent = sorted({index for index, _ in sources} - read.keys())
-    read.update(zip(absent, reader.read(group, absent, refine(All(group.num_rows), keep)), strict=True))
-    return DeleteKeys(sequence_number, tuple(get(read[index]) for index, get in sources))
+    for narrowing in narrowings:
+        num_rows = selected_count(selection)
+        if not narrowing.may_keep([statistics(p) for p in narrowing.places], sequence_number):
+            keep = np.zeros(num_rows, np.bool_)
+        else:
+            keep = narrowing.keeps(load(narrowing.places), sequence_number)
+        if keep.all():
+            continue
+        metrics.delete_keys_left_out += num_rows - int(np.count_nonzero(keep))
+        selection, kept = refine(selection, keep), boolean_array(keep)
+        read = {index: array.filter(kept) for index, array in read.items()}
+        if not keep.any():
+            break
+    metrics.delete_rows_loaded += group.num_rows if read else 0
+    return DeleteKeys(sequence_number, tuple(load(range(len(sources)))))
 
 
 def read_in_parts(
@@ -324,6 +383,28 @@ def _locate(fields: Sequence[pa.Field], field_id: int, path: str) -> list[int] |
             raise MalformedTableError(f"{path}: key field {field_id} lies inside the {field.type} {field.name!r}")
         return [index, *below]
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The index of a group whose key columns are some of those of another, and whose scope holds the other's.
+
+    Keys that it deletes with the same or a higher sequence number are not needed.
+    """
+
+    places: tuple[int, ...]
+    index: EqualityIndex
+
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
+        """False where it deletes every value between the bounds of its only column."""
+        return len(statistics) != 1 or not covers_all(self.index, statistics[0], self._threshold(sequence_number))
+
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
+        """The keys that it does not delete."""
+        return ~find_deleted(self.index, columns, self._threshold(sequence_number))
+
+    def _threshold(self, sequence_number: int) -> int:
+        return bisect_left(self.index.sequence_numbers, sequence_number)
 
 
 class Sized(Protocol):
@@ -448,11 +529,12 @@ class _KeySource:
 
     @property
     def cache_key(self) -> Hashable:
-        """Everything the index depends on: files, key types (rule 14), how files are found and read, the keys of a join."""
+        """Everything the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
+        covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
         kinds = tuple(map(str, self._kinds))
         files = _group_key(self._group, self._context.io)
         narrowed = () if self._narrowing is None else (self._narrowing.digest,)
-        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), *narrowed
+        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers, *narrowed
 
     def _narrowed_by(self) -> "DeleteNarrowing | None":
         """The semi join that leaves few of the keys, unless an index of all of them is there already."""
@@ -461,6 +543,10 @@ class _KeySource:
             return None
         plain = _KeySource(self._group, replace(self._context, runtime_filters=()), self._metrics)
         return None if DELETE_CACHE.holds(plain.cache_key) else found
+
+    @property
+    def _covering(self) -> tuple[EqualityDeleteGroup, ...]:
+        return self._group.covered_by if self._context.options.switches.prune_deletes else ()
 
     def build_or_map(self) -> EqualityIndex:
         """Build the index, or map what another process of this host has built."""
@@ -476,11 +562,24 @@ class _KeySource:
 
     def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1
-        keys = load_keys(self._group, self._context, self._metrics, self._narrowing)
+        keys = load_keys(self._group, self._context, self._metrics, self._narrowings())
         return build_index(keys, self._kinds, self._context.options.memory_limit_bytes)
 
     def _iterate(self) -> Iterator[DeleteKeys]:
-        return iterate_keys(self._group, self._context, self._metrics, self._narrowing)
+        return iterate_keys(self._group, self._context, self._metrics, self._narrowings())
+
+    def _narrowings(self) -> list[Narrowing]:
+        """The semi join, which leaves few keys, before the other delete sets."""
+        return [
+            *([] if self._narrowing is None else [self._narrowing]),
+            *(
+                Cover(
+                    tuple(self._group.key_ids.index(i) for i in covering.key_ids),
+                    equality_index(covering, self._context, self._metrics),
+                )
+                for covering in self._covering
+            ),
+        ]
 
 
 def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
@@ -523,13 +622,15 @@ class DeleteNarrowing:
         """Identifies this narrowing in the cache key of an index."""
         return f"{self.lookup.keys.digest} {self.places}"
 
-    def may_keep(self, statistics: Sequence[ColumnStatistics | None]) -> bool:
+    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
         """False where no key of the join lies between the bounds."""
+        del sequence_number
         by_id = {field.field_id: found for field, found in zip(self.lookup.keys.fields, statistics, strict=True)}
         return self.lookup.match(by_id.get) is not Match.NEVER
 
-    def keeps(self, columns: Sequence[pa.Array]) -> Mask:
+    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
         """The delete keys that rows of the result may have."""
+        del sequence_number
         return self.lookup.contains(columns)
 
 

@@ -238,15 +238,27 @@ def fixed_value(statistics: ColumnStatistics | None) -> int | None:
     return statistics.lower if statistics.lower == statistics.upper else None
 
 
-def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int) -> Mask:
-    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array | None], threshold: int) -> Mask:
+    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once.
+
+    A key column is None where all its rows are known to have the constant of a `FactoredIndex`.
+    """
     if isinstance(index, FactoredIndex):
         constants = dict(index.constants)
         others = [key for place, key in enumerate(keys) if place not in constants]
         dead: Mask = find_deleted(index.rest, others, threshold)
         for place, value in constants.items():
-            dead &= index.has_constant(keys[place], value)
+            if (key := keys[place]) is not None:
+                dead &= index.has_constant(key, value)
         return dead
+    return _find_deleted(index, [key for key in keys if key is not None], threshold)
+
+
+def _find_deleted(
+    index: DenseIndex | HashedIndex | PartitionedIndex,
+    keys: Sequence[pa.Array],
+    threshold: int,
+) -> Mask:
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
         return index.deleted(keys, threshold)
     array = keys[0]
@@ -256,8 +268,8 @@ def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int)
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    found: Mask = index.deleted([values], threshold)[numbers(codes)]
-    return found
+    dead: Mask = index.deleted([values], threshold)[numbers(codes)]
+    return dead
 
 
 def build_index(parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int) -> FlatIndex:

@@ -8,7 +8,7 @@ deletes and deletion vectors apply to single files.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -157,8 +157,11 @@ def assign_equality_deletes(
             if ids not in key_ids or delete_file.is_deletion_vector:
                 key_ids[ids] = key_ids_of(delete_file, field_paths)
             by_group[scope, key_ids[ids]].append(index)
+    scopes: list[Scope] = []
     combinations = _Combinations(result.combination_of)
     matcher = _Matcher(data, deletes, field_paths, prune=prune)
+    has_one_key = len(set(key_ids.values())) == 1  # covering groups must be whole
+    may_split = {g for g, members in by_group.items() if prune and has_one_key and len(members) > 2 * MIN_FILES}
     for (scope, ids), members in by_group.items():
         chosen = np.array(members, np.int64)
         indices = data.indices(scope)
@@ -167,11 +170,14 @@ def assign_equality_deletes(
         if not used.any():
             continue
         clusters = [(chosen[used], indices[touched])]
-        if prune and len(members) > 2 * MIN_FILES:
+        if (scope, ids) in may_split:
             clusters = matcher.clusters(*clusters[0], ids)
         for files, touched_files in clusters:
             combinations.add(len(result.groups), touched_files)
+            scopes.append(scope)
             result.groups.append(EqualityDeleteGroup(ids, _oldest_first(deletes, files)))
+    if prune:
+        _state_covers(result.groups, scopes)
     result.combinations = [tuple(result.groups[n] for n in numbers) for numbers in combinations.known]
     return result
 
@@ -264,6 +270,20 @@ class _Combinations:
         first = len(self.known)
         self.known.extend((*self.known[c], group) for c in before.tolist())
         self._of_file[touched] = first + places
+
+
+def _state_covers(groups: list[EqualityDeleteGroup], scopes: Sequence[Scope]) -> None:
+    """Record for each group which narrower groups reach as far; narrower ones first, because their own covers are part of them."""
+    by_scope: dict[Scope, list[int]] = defaultdict(list)
+    for number, scope in enumerate(scopes):
+        by_scope[scope].append(number)
+    for number in sorted(range(len(groups)), key=lambda n: len(groups[n].key_ids)):
+        group, candidates = groups[number], by_scope[scopes[number]]
+        if scopes[number] is not None:
+            candidates = [*by_scope[None], *candidates]
+        covers = tuple(groups[n] for n in candidates if set(groups[n].key_ids) < set(group.key_ids))
+        if covers:
+            groups[number] = replace(group, covered_by=covers)
 
 
 class _Matcher:

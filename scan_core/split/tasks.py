@@ -77,17 +77,19 @@ class EqualityDeleteGroup:
     """Equality-delete files of one key set and one scope: a worker builds one index from them (rule 18).
 
     `key_ids` is sorted. All files of the group may meet the data files that name the group; each data file's own
-    sequence number decides, row by row, through key -> highest delete sequence number. The same for all tasks of a
-    scan.
+    sequence number decides, row by row, through key -> highest delete sequence number. `covered_by` are groups on fewer
+    of its key columns with at least its scope: keys that they delete at no lower sequence number may be dropped (rule
+    8c). The same for all tasks of a scan.
     """
 
     key_ids: tuple[int, ...]
     files: tuple[DeleteFile, ...]
+    covered_by: tuple["EqualityDeleteGroup", ...] = ()
 
     @cached_property
     def _packed(self) -> bytes:
         """The compressed form that is pickled into every task that names the group, made once; paths of a table compress well."""
-        return zlib.compress(pickle.dumps((self.key_ids, self.files), pickle.HIGHEST_PROTOCOL), 1)
+        return zlib.compress(pickle.dumps((self.key_ids, self.files, self.covered_by), pickle.HIGHEST_PROTOCOL), 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (self._packed,)
@@ -252,7 +254,7 @@ class _Lean:
         if (known := self._groups.get(id(group))) is not None:
             return known[1]
         files = tuple(map(_without_statistics, group.files))
-        lean = replace(group, files=files)
+        lean = replace(group, files=files, covered_by=tuple(map(self.group, group.covered_by)))
         self._groups[id(group)] = group, lean
         return lean
 

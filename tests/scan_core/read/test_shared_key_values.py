@@ -1,4 +1,4 @@
-"""Key columns that have one value in all delete keys, as the columns of a partition."""
+"""Key columns that have one value in all delete keys, as the columns of a partition: not decoded where statistics prove it."""
 
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,13 @@ def test_rows_are_deleted_by_the_whole_key(case: str, statistics: bool, tmp_path
     assert live(scan.where("id < 1500 and part is not null")) == live(
         scan.with_options(OFF).where("id < 1500 and part is not null")
     )
+
+
+def test_columns_whose_statistics_prove_the_value_are_not_read(tmp_path: Path) -> None:
+    scan = table(tmp_path, [7] * ROWS, {"id": [5, 1_001, 2_999], "part": [7, 7, 7]}, [1, 2])
+    plain = scan.with_options(OFF)
+    assert scan.count() == plain.count() == ROWS - 3
+    assert scan.metrics.bytes_read < plain.metrics.bytes_read
 
 
 def test_deletes_of_several_files_that_share_no_value(tmp_path: Path) -> None:
