@@ -62,7 +62,11 @@ def requests_of_commands(folder: Path) -> dict[str, list[tuple[str, str]]]:
         source = {"type": "files", "path": "s3://counted/landing/*.jsonl", "format": "debezium-json"}
         catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "s3://counted/warehouse", **properties}
         config = folder / "nevermore.yaml"
-        config.write_text(yaml.safe_dump({"catalog": catalog, "tables": {TABLE: {"source": source, "key": ["id"]}}}))
+        config.write_text(
+            yaml.safe_dump(
+                {"catalog": catalog, "tables": {TABLE: {"source": source, "key": ["id"], "deletes": "equality"}}}
+            )
+        )
         load(config)
         for number in range(COMMITS):
             rows = [product(key, f"v{number}") for key in range(5)]

@@ -540,6 +540,8 @@ class ChangeLog:
 
     def dropped_columns(self, mirror: "CatalogTable") -> set[str]:
         """Columns of rows that were dropped after a mirror last applied this log, even if others have these names now."""
+        if self.table is None:  # a table that was adopted, and nothing has changed since
+            return set()
         metadata, now = self.stored.metadata, current_schema(self.stored)
         applied = metadata.snapshot_by_id(int(positions.newest_property(mirror, positions.LOG_SNAPSHOT) or 0))
         schemas = [s for s in metadata.schemas if applied is None or s.schema_id == applied.schema_id != now.schema_id]

@@ -529,9 +529,10 @@ class TableIngest:
         if mirror.table is None:
             return
         describe(mirror.table, self.config)
-        known, texts = self._log.row_types, self.config.column_descriptions
-        texts = {f"after.{column}": text for column, text in texts.items() if column.partition(".")[0] in known}
-        describe(self._log.stored, self.config.model_copy(update={"properties": {}, "column_descriptions": texts}))
+        if self._log.table is not None:  # one that was adopted has none before its first change
+            known, texts = self._log.row_types, self.config.column_descriptions
+            texts = {f"after.{column}": text for column, text in texts.items() if column.partition(".")[0] in known}
+            describe(self._log.table, self.config.model_copy(update={"properties": {}, "column_descriptions": texts}))
         self.report.snapshot_id = mirror.table.metadata.current_snapshot_id
         if self.report.mirror_commits > before and (update := keep_mirror_indexes(mirror.table, self.config)):
             self.report.add_indexes(update)

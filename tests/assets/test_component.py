@@ -46,7 +46,7 @@ def test_an_error_in_the_config_of_a_component_has_its_line(tmp_path: Path) -> N
     cause: BaseException | None = error.value
     while cause is not None and not isinstance(cause, ConfigError):
         cause = cause.__cause__
-    assert "nevermore.yaml:15: unknown key 'partiton'; did you mean 'partition'?" in str(cause)
+    assert "nevermore.yaml:18: unknown key 'partiton'; did you mean 'partition'?" in str(cause)
 
 
 def test_the_schema_of_defs_yaml_names_both_options() -> None:
