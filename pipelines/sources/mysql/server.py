@@ -300,7 +300,9 @@ class Server:
         """Names of all tables, as `database.table`, without those of the system."""
         rows = self.query(
             "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') "
-            "AND table_schema NOT IN %s AND (%s = '' OR table_schema = %s) ORDER BY 1, 2",
+            "AND table_schema NOT IN %s AND (%s = '' OR table_schema = %s) "
+            # bytes, as T and t are equal to some servers, which then return them in any order
+            "ORDER BY CAST(table_schema AS BINARY), CAST(table_name AS BINARY)",
             SYSTEM_DATABASES,
             self.database,
             self.database,
