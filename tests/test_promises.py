@@ -138,7 +138,7 @@ def test_what_a_missing_package_says_to_install_has_it() -> None:
     assert len(required_packages()) >= 4
     for module, install in required_packages():
         extra = install.removeprefix("nevermore-iceberg[").rstrip("]")
-        lines = [install] if extra == install else PROJECT["optional-dependencies"][extra]
+        lines = PROJECT["optional-dependencies"].get(extra, [install])
         names = {canonicalize_name(Requirement(line).name) for line in lines}
         assert names & {canonicalize_name(owner) for owner in owners[module.split(".")[0]]}, module
 

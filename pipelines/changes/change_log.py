@@ -4,7 +4,6 @@ Contains writing and reading of the log. The changes are applied to the mirror i
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_run import ChangeRun, Changes
+from nevermore.pipelines.changes.change_run import Changes
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import PROVENANCE, ChangeBatch, change_schema
 from nevermore.pipelines.decode.feed import ORDER, POSITION
@@ -25,7 +24,7 @@ from nevermore.pipelines.errors import (
 )
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
-from nevermore.pipelines.iceberg.commit import Committed, RowDelta, commit, make_current, retry_conflicts
+from nevermore.pipelines.iceberg.commit import Committed, RowDelta, make_current, retry_conflicts
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
     check_writable,
@@ -504,8 +503,8 @@ class ChangeLog:
         self._evolve(delta, numbered.schema)
         return write_rows(numbered, delta.target, delta.default_spec)
 
-    def replace_all(self, batches: Iterable[ChangeBatch], position: str, limit_bytes: int) -> None:
-        """Commit a truncate followed by the rows of a full load that lead to a position.
+    def replace_all(self, batches: Iterable[ChangeBatch], position: str) -> int:
+        """Commit a truncate followed by the rows of a full load that lead to a position; returns their number.
 
         All in one commit: a log that ended within a load would lead to a mirror without the other rows.
 
@@ -516,16 +515,21 @@ class ChangeLog:
         """
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
-
-        def changes() -> Iterator[pa.Table]:
+        table = self._moved_table(self.position)
+        files: list[WrittenFile] = []
+        last = self.last_ordinal
+        with RowDelta(table) as delta:
+            delta.set_properties({LOADED: "true"})
             for number, batch in enumerate(batches):
-                rows = batch.table if number else pa.concat_tables([truncate(batch), batch.table])
-                # late changes belong before it
-                yield rows if self.order_reached is None else placed(rows, self.order_reached)
-
-        with closing(ChangeRun.of(changes(), limit_bytes)) as run:
-            commit(self.stored, [], [{"action": "set-properties", "updates": {LOADED: "true"}}])
-            self.append(run, position, key_may_grow=True)
+                changes = pa.concat_tables([truncate(batch), batch.table]) if number == 0 else batch.table
+                if self.order_reached is not None:  # late changes belong before it
+                    changes = placed(changes, self.order_reached)
+                files += self._written(changes, last + 1, delta)
+                last += changes.num_rows
+            delta.commit(files, self._properties(position, last, delta, self.reload_from), operation="append")
+        self.position = position
+        count, self.last_ordinal = last - self.last_ordinal, last
+        return count
 
     def _properties(self, position: str, last: int, delta: RowDelta, reload_from: int | None) -> dict[str, str]:
         carried = positions.position_properties(position, metadata_location(self.stored), delta.storage)

@@ -445,14 +445,19 @@ class _Base:
         def new() -> pa.RecordBatchReader:
             import pyarrow.parquet as pq
 
-            with storage.open_input(written[0].path) as source:
-                schema = pq.read_schema(source)
+            schemas = []
+            for file in written:
+                with storage.open_input(file.path) as source:
+                    schemas.append(pq.read_schema(source))
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
 
             def parts() -> Iterator[pa.Table]:
                 for file in written:
                     with storage.open_input(file.path) as source, pq.ParquetFile(source) as stored:
                         for batch in stored.iter_batches():
-                            rows = pa.Table.from_batches([batch])
+                            rows = pa.concat_tables(
+                                [schema.empty_table(), pa.Table.from_batches([batch])], promote_options="permissive"
+                            )
                             yield rows.filter(pc.less_equal(rows.column(ORDINAL), self.ordinal))
 
             return _streamed(schema, parts())

@@ -278,8 +278,7 @@ def resync_from(
         raise SourceError(
             f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
-    after = _position_after_load(config, name, log.position)
-    log.replace_all(chain([first], batches), after, settings.memory_limit_bytes // BATCH_SHARE)
+    log.replace_all(chain([first], batches), _position_after_load(config, name, log.position))
     return resync(catalog, config, name)
 
 

@@ -97,6 +97,8 @@ def _avro_value(value: Any, kind: Any) -> Any:
         return value.bytes if isinstance(value, uuid.UUID) else value
     if kind in ("timestamp_ns", "timestamptz_ns"):
         return value.value if hasattr(value, "value") else value
+    if kind == "timestamp":  # fastavro would take it as the machine's local time
+        return value.replace(tzinfo=dt.UTC)
     if isinstance(kind, dict) and kind["type"] == "map":
         if kind["key"] == "string":
             return {k: _avro_value(v, kind["value"]) for k, v in value}
