@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks.incremental_publish import ROWS_PER_DAY, SQL, Shop, orders, shop_config
 from benchmarks.race import Answer, Goal, race, report
 from nevermore.checks.published_equality import ProjectAuditor
+from nevermore.pipelines.ingest.feed_run import freeze_imports
 from nevermore.pipelines.publish.refresh_report import PublishReport
 
 ROUNDS = 5
@@ -73,4 +74,5 @@ def measure(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    freeze_imports()
     measure(parser.parse_args().rounds)

@@ -26,7 +26,7 @@ from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.conversion import convert, dead_rows
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 
 KEYS = 50_000
@@ -176,6 +176,7 @@ UPDATES = 100_000
 
 def ingest() -> None:
     """Updates of random rows of a mirror of a million, with its change log."""
+    freeze_imports()
     with tempfile.TemporaryDirectory() as above:
         first, updates = Path(above) / "1.jsonl", Path(above) / "2.jsonl"
         with first.open("w") as file:

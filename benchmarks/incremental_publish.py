@@ -33,6 +33,7 @@ from benchmarks.race import Answer, Goal, race, report
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name, parse
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.pipelines.publish.refresh_report import PublishReport
@@ -179,6 +180,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--rows-per-day", type=int, default=ROWS_PER_DAY)
     parser.add_argument("--customers", type=int, default=CUSTOMERS)
+    freeze_imports()
     arguments = parser.parse_args()
     for kind in arguments.what or SQL:
         measure(kind, arguments.rounds, Size(arguments.rows_per_day, arguments.customers))

@@ -20,7 +20,7 @@ from benchmarks.interop_session import cpu_seconds
 from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
 from nevermore.pipelines.config.project import load
-from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 
 WARM_UP_ROUNDS, ROUNDS = 4, 3
 GOAL = 1.3
@@ -71,6 +71,7 @@ def spent(folder: Path, engine: str, case: str) -> tuple[float, float]:
 
 
 def main(cases: list[str]) -> None:
+    freeze_imports()
     print("| events | local, us | Spark, us | Spark / local, CPU | wall | a run: local, Spark, s of CPU |")
     print("|---|---|---|---|---|---|")
     for case in cases:

@@ -29,7 +29,7 @@ from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
 from nevermore.pipelines import workers
 from nevermore.pipelines.config.project import load
-from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 from nevermore.pipelines.workers import done_here
 
 ROUNDS = 5
@@ -126,6 +126,7 @@ class Threads:
 def measured(folder: Path, threads: int, rounds: int) -> dict[str, float]:
     """The least wall and CPU seconds of an ingest into a new catalog, and the share of the busiest thread without a twin."""
     pa.set_cpu_count(threads)
+    freeze_imports()
     best = {"wall": float("inf"), "cpu": float("inf"), "serial": 0.0}
     for number in range(rounds + 1):
         with tempfile.TemporaryDirectory(dir=folder) as name:

@@ -23,7 +23,7 @@ from nevermore.pipelines.config.project import change_log_name, load, parse
 from nevermore.pipelines.decode.feed import FeedConfig, TableFeed
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.pipelines.sources.file_options import FileOptions
 from nevermore.pipelines.sources.files import discover
@@ -134,6 +134,7 @@ def one_thread_and_two(columns: int) -> None:
 def main(parts: list[str]) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+    freeze_imports()
     for part in parts:
         if part == "threads":
             one_thread_and_two(5)

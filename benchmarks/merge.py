@@ -26,6 +26,7 @@ from nevermore import open_project
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import change_log_name, parse
 from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import freeze_imports
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.scan_core import open_table
 
@@ -125,4 +126,5 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--engines", default="spark,dlt")
     arguments = parser.parse_args()
+    freeze_imports()
     measure(arguments.rows, arguments.changes, arguments.rounds, arguments.engines.split(","))

@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.incremental_publish import CUSTOMERS, ROWS_PER_DAY, Shop, orders
 from benchmarks.race import Goal, race, report
 from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.ingest.feed_run import freeze_imports
 from nevermore.pipelines.publish import refresh
 from nevermore.scan_core.spark import PushedScans
 
@@ -79,4 +80,5 @@ def publish(shop: Shop, name: str) -> Any:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    freeze_imports()
     measure(parser.parse_args().rounds)

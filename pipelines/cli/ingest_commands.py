@@ -163,8 +163,9 @@ def ingest(
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
-    from nevermore.pipelines.ingest.feed_run import run_once
+    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
 
+    freeze_imports()
     with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
         report = run_once(
             settings,
@@ -316,7 +317,7 @@ def run(
     SIGINT or SIGTERM stops it after the current commit, with exit code 0.
     """
     from nevermore.pipelines.cli.watch import RegularChecks, watching
-    from nevermore.pipelines.ingest.feed_run import run_continuously
+    from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
     from nevermore.pipelines.ingest.table_patterns import check_tables
     from nevermore.pipelines.maintain.compact import Upkeep
     from nevermore.pipelines.maintain.retention import RegularExpiry
@@ -324,6 +325,7 @@ def run(
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
+    freeze_imports()
     stop = threading.Event()
     upkeep, expiry, checks = Upkeep(settings), RegularExpiry(settings, tables), RegularChecks(settings)
 

@@ -3,6 +3,7 @@
 The part of one table is in `table_ingest.py`.
 """
 
+import atexit
 import gc
 import logging
 import threading
@@ -51,6 +52,19 @@ from nevermore.scan_core.io import remove_leftovers
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.ingest.spark_run import SparkBatch
+
+RARELY = 1_000
+"""Collections of the middle generation per full one: after some millions of new objects."""
+
+
+def freeze_imports() -> None:
+    """Exclude all objects that exist now from garbage collection; for the owner of a process, after its imports."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, RARELY)
+
 
 _log = logging.getLogger(__name__)
 
