@@ -387,7 +387,7 @@ class PublishedConfig(AssetConfig):
             and (partition is None or partition.is_time),
             "a schedule builds the last hour, day, month or year, so the table must be partitioned by time": self.schedule
             and is_timeless,
-            f"parameters: {', '.join(taken)} is reserved for the partition; choose another name": taken,
+            f"parameters: {', '.join(taken[:1])} is reserved for the partition; choose another name": taken,
             "either sql or history is required, and not both": bool(self.sql) == bool(self.history),
             "mode: upsert requires the columns that identify a row: key: [...]": self.mode == "upsert" and not self.key,
             "incremental: keys requires the columns by which rows are rebuilt: key: [...]": self.incremental == "keys"

@@ -523,10 +523,8 @@ def _table_feed(
         cast=config.cast,
         on_conflict=config.on_conflict,
         infinite_dates=config.infinite_dates,
-        drops_columns=""
-        if config.dropped_columns == "keep"
-        else "time"
-        if isinstance(config.source, KafkaSource)
-        else "place",
+        drops_columns=("time" if isinstance(config.source, KafkaSource) else "place")
+        if config.dropped_columns == "drop"
+        else "",
         schema_version=0 if table is None else table.schema_version,
     )

@@ -140,7 +140,7 @@ def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
 
 
 def _flat_words(column: BytesColumn, rows: Rows) -> tuple[Words, Rows]:
-    """All words of the given strings, none of which is empty, and the position of each within its string."""
+    """Split strings that are not empty into words: (the words of all strings, the position of each in its string)."""
     starts, lengths = column.offsets[rows], column.offsets[rows + 1] - column.offsets[rows]
     counts = lengths + 7 >> 3
     ends = np.cumsum(counts)

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import duckdb
 import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
@@ -40,6 +39,7 @@ from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.scan_core import EvaluationError, MissingPackageError, PredicateError
+from tests.support.given_rows import KINDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,17 +80,6 @@ def snapshots(project: Project) -> list[Any]:
     catalog = open_catalog(project.config)
     tables = [find_table(catalog, name) for name in (NAME, "change_log.shop_orders")]
     return [None if table is None else table.metadata.current_snapshot_id for table in tables]
-
-
-KINDS: dict[str, Callable[[pa.Table], Any]] = {
-    "table": lambda table: table,
-    "reader": pa.Table.to_reader,
-    "batch": lambda table: table.to_batches()[0],
-    "pandas": pa.Table.to_pandas,
-    "polars": pl.from_arrow,
-    "duckdb": duckdb.from_arrow,
-    "dicts": pa.Table.to_pylist,
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)

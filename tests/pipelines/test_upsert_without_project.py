@@ -3,16 +3,13 @@
 import datetime as dt
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-import duckdb
 import hypothesis.strategies as st
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -59,6 +56,7 @@ from nevermore.pipelines.iceberg.commit import upgrade
 from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from tests.pipelines.test_python_source import project_in
+from tests.support.given_rows import KINDS
 from tests.support.rest_catalog import Fault, serving_catalog
 
 NAME = "shop.orders"
@@ -193,15 +191,6 @@ def test_rows_of_other_writers_and_under_older_specs_are_replaced(tmp_path: Path
     upsert(table, [row(1, 7, "d")], key=["id"])
     delete(table, [{"id": 3}], key=["id"])
     assert rows_of(table) == [row(1, 7, "d"), row(2, 3), row(4, 6)]
-
-
-KINDS: dict[str, Callable[[pa.Table], Any]] = {
-    "reader": pa.Table.to_reader,
-    "pandas": pa.Table.to_pandas,
-    "polars": pl.from_arrow,
-    "duckdb": duckdb.from_arrow,
-    "dicts": pa.Table.to_pylist,
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
