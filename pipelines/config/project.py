@@ -46,7 +46,7 @@ from nevermore.pipelines.config.tables import (
 from nevermore.pipelines.config.values import Address, Count, Cron, Seconds, Section, Texts, placed, spelled
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import OptionError, ScanOptions
-from nevermore.scan_core.io import with_file_io
+from nevermore.scan_core.io import whole_file, with_file_io
 
 
 class AlertsConfig(Section):
@@ -170,14 +170,7 @@ class CatalogConfig(BaseModel):
     def _has_plain_values(self) -> "CatalogConfig":
         for name, value in (self.model_extra or {}).items():
             if not isinstance(value, str | int | float | None):
-                kind = (
-                    "list"
-                    if isinstance(value, list)
-                    else "mapping"
-                    if isinstance(value, dict)
-                    else "value of another type"
-                )
-                raise placed(f"a catalog property must be text, a number, or true or false, not a {kind}", name)
+                raise placed("a catalog property must be text, a number, or true or false", name)
         return self
 
     @field_validator("warehouse")
@@ -449,28 +442,40 @@ def adding_table(config: Config, name: str, entry: Mapping[str, Any]) -> Iterato
     Raises:
         ConfigError: the entry is invalid, the table has other settings, or the file cannot be written.
     """
-    text, after = one_line({name: entry})[1:-1], b""
-    wanted = parse(f"tables: {{{text}}}", config.path).table(name)
+    text, path = one_line({name: entry})[1:-1], config.path
+    wanted = parse(f"tables: {{{text}}}", path).table(name)
     with ExitStack() as opened:
         if name not in config.tables:
             try:
-                file = opened.enter_context(config.path.open("r+b"))
+                file = opened.enter_context(_locked(path.resolve()))
+                before = file.read_text(encoding="utf-8")
+                config = parse(before, path)
+                if name not in config.tables:
+                    whole = opened.enter_context(whole_file(file, file.stat().st_mode))
+                    after = ConfigDocument.of(before, path).inserted(before, "tables", text)
+                    config = parse(after, path)
+                    whole.write(after.encode())
             except OSError as error:
-                raise ConfigError(f"{config.path} cannot be changed: {error}; add to its tables: {text}") from error
-            flock(file, LOCK_EX)  # until it is closed: other programs may add tables, too
-            before = file.read().decode()
-            config = parse(before, config.path)
-            if name not in config.tables:
-                after = ConfigDocument.of(before, config.path).inserted(before, "tables", text).encode()
-                config = parse(after.decode(), config.path)
+                raise ConfigError(f"{path} cannot be changed: {error}; add to its tables: {text}") from error
         if other := [option for option in entry if getattr(config.tables[name], option) != getattr(wanted, option)]:
-            raise ConfigError(
-                f"{name} is in {config.path} with another {', '.join(other)}: change it there, or use that"
-            )
+            raise ConfigError(f"{name} is in {path} with another {', '.join(other)}: change it there, or use that")
         yield config
-        if after:
-            file.seek(0)
-            file.write(after)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[Path]:
+    """A file that may be replaced, while other programs that change files of its folder in this way wait.
+
+    Raises:
+        OSError: it may not be written.
+    """
+    file.open("r+b").close()
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        flock(folder, LOCK_EX)
+        yield file
+    finally:
+        os.close(folder)
 
 
 def _with_suites(config: Config, document: ConfigDocument) -> Config:

@@ -679,6 +679,22 @@ def test_a_config_that_cannot_be_written_names_what_to_add(project: Project, mon
         project.create("shop.x", SCHEMA, key="id")
 
 
+def test_a_config_is_replaced_at_once_and_a_link_to_it_stays(project: Project) -> None:
+    path, elsewhere = project.config.path, project.config.path.parent / "elsewhere" / "shop.yaml"
+    elsewhere.parent.mkdir()
+    path.rename(elsewhere)
+    elsewhere.chmod(0o640)
+    path.symlink_to(elsewhere)
+    before = elsewhere.read_text()
+    with elsewhere.open() as opened:
+        project.create("shop.x", SCHEMA, key="id")
+        assert opened.read() == before  # a program that reads the old file never sees a part of the new one
+    assert path.is_symlink()
+    assert elsewhere.stat().st_mode & 0o777 == 0o640
+    assert "shop.x" in load(path).tables
+    assert [*elsewhere.parent.iterdir()] == [elsewhere]
+
+
 CREATE = """
 import sys
 import pyarrow as pa
