@@ -241,11 +241,11 @@ def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) 
     assert config.tables["shop.products"].source.path == ("/in/json/*",)
 
 
-@pytest.mark.parametrize(("value", "kind"), [("[a-secret]", "list"), ("{a: b}", "mapping")])
-def test_a_property_of_a_catalog_is_plain(tmp_path: Path, value: str, kind: str) -> None:
+@pytest.mark.parametrize("value", ["[a-secret]", "{a: b}"])
+def test_a_property_of_a_catalog_is_plain(tmp_path: Path, value: str) -> None:
     path = tmp_path / "nevermore.yaml"
     path.write_text(f"catalog: {{type: rest, uri: 'http://h', token: {value}}}\ntables: {{}}\n")
-    with pytest.raises(ConfigError, match=rf"catalog\.token: .* not a {kind}") as refused:
+    with pytest.raises(ConfigError, match=r"catalog\.token: .* text, a number, or true") as refused:
         load(path)
     assert "a-secret" not in str(refused.value)
 
