@@ -81,7 +81,6 @@ def run_splits(
     parallelism: int,
     *,
     keep_order: bool = True,
-    queued: int = QUEUED_BATCHES,
     expect: Callable[[S], None] | None = None,
     num_expected: int = 1,
     running: Running | None = None,
@@ -94,7 +93,6 @@ def run_splits(
         metrics: receives the sum of the metrics of all splits that were read, when the generator ends.
         parallelism: threads; 1 reads in the calling thread.
         keep_order: results come in the order of the splits; otherwise as soon as there are any.
-        queued: results that may wait per split, so that its thread goes on.
         expect: called with each split shortly before it is read, so that the split can be prepared.
         num_expected: how many splits beyond those that are being read are expected.
         running: the run that they are part of.
@@ -108,7 +106,7 @@ def run_splits(
         return
     num_threads = min(parallelism, len(splits))
     expected = _Expected(splits, expect, num_threads - 1 + num_expected, num_threads)
-    pool = _Pool(splits, read, expected, num_threads, queued, keep_order=keep_order)
+    pool = _Pool(splits, read, expected, num_threads, keep_order=keep_order)
     if running is not None:
         running.on_cancel(pool.interrupt)
     try:
@@ -163,19 +161,17 @@ class _Pool(Generic[S, T]):
         read: ReadSplit[S, T],
         expected: _Expected[S],
         num_threads: int,
-        queued: int,
         *,
         keep_order: bool,
     ) -> None:
         self._splits = splits
-        self._queued = queued
         self._read = read
         self._expected = expected
         self._next = 0
         self._stopped = False
         self._interrupted = False
         self._channels: dict[int, Channel[T]] = {}
-        self._for_all: Channel[T] | None = None if keep_order else Channel(queued * num_threads, len(splits))
+        self._for_all: Channel[T] | None = None if keep_order else Channel(QUEUED_BATCHES * num_threads, len(splits))
         self._ahead = Semaphore(num_threads + (_SPLITS_AHEAD if keep_order else len(splits)))
         self._lock = Lock()
         self._begun = Condition(self._lock)
@@ -234,7 +230,7 @@ class _Pool(Generic[S, T]):
                     return
                 index = self._next
                 self._next += 1
-                channel = self._channels[index] = self._for_all or Channel(self._queued)
+                channel = self._channels[index] = self._for_all or Channel(QUEUED_BATCHES)
                 self._begun.notify_all()
             channel.close(self._run(index, channel))
 

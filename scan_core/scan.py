@@ -43,11 +43,11 @@ from nevermore.scan_core.model.snapshot import DeleteFile, Snapshot
 from nevermore.scan_core.model.table_metadata import LogEntry, TableMetadata
 from nevermore.scan_core.plan.binding import Binding, readable
 from nevermore.scan_core.plan.planner import ScanPlan, plan_scan
-from nevermore.scan_core.read.aggregate import Call, Function, Partial, combine
+from nevermore.scan_core.read.aggregate import Call, Function, Partial, combine_all
 from nevermore.scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
 from nevermore.scan_core.read.split_reader import aggregate_split, count_split, read_split
 from nevermore.scan_core.rows.selection import RowSample, take_rows
-from nevermore.scan_core.run import QUEUED_BATCHES, run_splits
+from nevermore.scan_core.run import run_splits
 from nevermore.scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.semi_join import SemiJoin
 
 
-_QUEUED_PARTIALS = 10_000
-"""Some bytes each: nobody waits for earlier row groups to be combined."""
 _ADDABLE = frozenset({"int", "long", "float", "double", "decimal"})
 
 
@@ -73,9 +71,8 @@ def run_aggregates(scan: "Scan", wanted: Sequence[tuple[str, str]]) -> tuple[Any
     names = tuple(dict.fromkeys(name for _, name in wanted if name != "*"))
     narrow = scan.select(*names)
     calls = [_call(narrow, function, name, names) for function, name in wanted]
-    answers: list[Partial] = [0 if call.function == "count" else None for call in calls]
-    for found in scan.run(narrow.plan(), partial(_aggregate_one, calls=calls), queued=_QUEUED_PARTIALS):
-        answers = [combine(call.function, a, b) for call, a, b in zip(calls, answers, found, strict=True)]
+    found = scan.run(narrow.plan(), partial(_aggregate_one, calls=calls))
+    answers = combine_all(calls, found)
     kinds = narrow.arrow_schema.types
     return tuple(_public(a, call, kinds) for a, call in zip(answers, calls, strict=True))
 
@@ -646,11 +643,10 @@ class Scan(ScanRequest):
         read: Callable[[Split, ScanMetrics, FilesAhead], Iterator[T]],
         *,
         keep_order: bool = True,
-        queued: int = QUEUED_BATCHES,
     ) -> Generator[T, None, None]:
         """Yield what `read` yields for each split of a plan, in this process; sets `metrics` at the end.
 
-        `keep_order` and `queued` are those of `run_splits`.
+        `keep_order` is that of `run_splits`.
         """
         metrics = ScanMetrics()
         with self._last.begun() as running:
@@ -663,7 +659,6 @@ class Scan(ScanRequest):
                     metrics,
                     max(self.options.parallelism // sharing(), 1),
                     keep_order=keep_order,
-                    queued=queued,
                     expect=ahead.expect,
                     num_expected=OPENED_AT_A_TIME,
                     running=running,

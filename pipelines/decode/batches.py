@@ -335,7 +335,7 @@ DATE_STYLE_HINT = (
     "; if the server's DateStyle is not ISO, configure it: "
     "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
 )
-OUTSIDE = " within the years 1 to 9999; to keep such rows, set infinite_dates: null or clamp for the table"
+OUTSIDE = " within the years 1 to 9999; to keep such rows, set infinite_dates: null or clamp (clamp in a key)"
 UNDECIDED = (
     " whose encoding is known: no schema states whether text is a number or base64 of its digits; add "
     "encodings: {{{0}: base64}} or {{{0}: plain}} next to types"
@@ -354,14 +354,14 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
     rows = np.flatnonzero(bad)
     some = column.take(rows) if isinstance(column, SpanColumn) else column.take(pa.array(rows))
     values = shown(some)
+    verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
+    texts = _joined(f"column {name}: ", values, verdict)
     if wanted.into is not None:
         was, now = describe(wanted.into), describe(wanted.arrow)
         was, now = (was, now) if was != now else (str(wanted.into), str(wanted.arrow))
         texts = _joined(f"column {name} changes from {was} to {now}{NO_PROMOTION}: ", values, "")
     elif isinstance(some, SpanColumn):
-        kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
-        values = pc.binary_join_element_wise(kinds, values, " ")
-        verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
+        values = pc.binary_join_element_wise(pa.array(_KIND_NAMES).take(pa.array(some.kind)), values, " ")
         texts = _joined(f"column {name}: ", values, verdict)
         if wanted.inferred and pa.types.is_struct(wanted.arrow):
             is_object = pa.array(some.of_kind(kernels.OBJECT))
@@ -372,9 +372,6 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
         if pa.types.is_date(wanted.arrow) or pa.types.is_timestamp(wanted.arrow):
             in_style = pc.match_substring_regex(texts, _DATE_IN_A_STYLE)
             texts = pc.if_else(in_style, _joined("", texts, DATE_STYLE_HINT), texts)
-    else:
-        verdict = UNTYPED.format(name) if pa.types.is_null(wanted.arrow) else f" is no {describe(wanted.arrow)}"
-        texts = _joined(f"column {name}: ", values, verdict)
     read = json_columns.decode if isinstance(some, SpanColumn) else arrow_columns.decode
     is_outside = pa.array(read(some, wanted)[1] & ~read(some, with_infinite_dates(wanted, "null"))[1])
     return per_event(pc.if_else(is_outside, _joined("", texts, OUTSIDE), texts), bad)

@@ -191,7 +191,12 @@ def resolve_types(
         else:
             types[name] = _infer_for_known(found, known)
     written = {name: with_written(type_, name, feed.known_encodings) for name, type_ in types.items()}
-    return {name: with_infinite_dates(type_, feed.infinite_dates) for name, type_ in written.items()}
+    # NULL in a key would make several rows one.
+    in_keys = "quarantine" if feed.infinite_dates == "null" else feed.infinite_dates
+    return {
+        name: with_infinite_dates(type_, in_keys if feed.target_name(name) in keys else feed.infinite_dates)
+        for name, type_ in written.items()
+    }
 
 
 def _any_whole(columns: Sequence[object]) -> bool:

@@ -1,11 +1,12 @@
 """min, max, sum and count of single columns over the selected rows of a row group, without making those rows.
 
 Dense selections are applied as masks inside the kernels, a cache-sized block at a time; sparse ones are decoded alone.
-Partial results combine in the order of the row groups, so the number of threads does not change a float sum.
+Partial results combine in the order of the row groups of a split, and then of the splits, so the number of threads does
+not change a float sum.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
@@ -76,19 +77,23 @@ def aggregate_group(
     return tuple(results)
 
 
-def combine(function: Function, left: Partial, right: Partial) -> Partial:
+def combine_all(calls: Sequence[Call], found: Iterable[Sequence[Partial]]) -> tuple[Partial, ...]:
+    """Combine partial results as they come: those of a row group may be long texts, and are not kept."""
+    answers: tuple[Partial, ...] = tuple(0 if call.function == "count" else None for call in calls)
+    for more in found:
+        answers = tuple(combine(call.function, a, b) for call, a, b in zip(calls, answers, more, strict=True))
+    return answers
+
+
+def combine(function: Function, left: Any, right: Any) -> Any:
     """Combine two partial results; NaN counts as larger than every number."""
     if left is None or right is None:
         return right if left is None else left
     if function in ("sum", "count"):
-        return _added(left, right)
+        return left + right
     first, second = _key(left), _key(right)
     is_left = first <= second if function == "min" else first >= second
     return left if is_left else right
-
-
-def _added(left: Any, right: Any) -> Any:
-    return left + right
 
 
 def _key(scalar: Any) -> Any:

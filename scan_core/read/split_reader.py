@@ -16,7 +16,7 @@ from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import NestedField, Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
-from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group
+from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group, combine_all
 from nevermore.scan_core.read.lazy import LazyColumns
 from nevermore.scan_core.read.order import Adaptivity
 from nevermore.scan_core.read.output import OutputColumns
@@ -113,14 +113,15 @@ def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = N
 def aggregate_split(
     split: Split, calls: Sequence[Call], metrics: ScanMetrics, ahead: FilesAhead | None = None
 ) -> Iterator[tuple[Partial, ...]]:
-    """Evaluate aggregate calls for each row group, over the rows that `read_split` would yield."""
+    """Evaluate aggregate calls over the rows that `read_split` would yield."""
 
     def partials(piece: _Piece) -> Iterable[tuple[Partial, ...]]:
         metrics.rows_out += selected_count(piece.selection)
         return [aggregate_group(calls, piece.output.sources, piece.columns, piece.selection)]
 
     def all_partials(known: FilesAhead | None) -> Generator[list[tuple[Partial, ...]], None, None]:
-        yield list(_of_pieces(split, split.tasks, split.context.projection.fields, metrics, known, partials))
+        pieces = _of_pieces(split, split.tasks, split.context.projection.fields, metrics, known, partials)
+        yield [combine_all(calls, pieces)]
 
     yield from chain.from_iterable(_read_twice(split, metrics, ahead, all_partials))
 

@@ -66,6 +66,34 @@ def test_infinite_dates_are_clamped(form: str) -> None:
     assert [plain(row["many"][0]) for row in rows] == [last, FIRST]
 
 
+@pytest.mark.parametrize("given", ["by config", "by message"])
+@pytest.mark.parametrize("form", FORMS)
+def test_infinite_dates_in_keys_are_never_null(form: str, given: str) -> None:
+    """The rows of `infinity` and `-infinity` would become one."""
+    kind, name, *values = FORMS[form]
+    row = [{"type": "int32", "field": "id"}, {"field": "at", "type": kind, "name": name}]
+    schema = {"type": "struct", "fields": [{"field": n, "type": "struct", "fields": row} for n in ("before", "after")]}
+    keys, events = [], []
+    for value in values:
+        images = {"before": None, "after": {"id": 1, "at": value}}, {"before": {"id": 1, "at": value}, "after": None}
+        for op, image in zip("cd", images, strict=True):
+            events.append({"schema": schema, "payload": {**image, "op": op}})
+            keys.append({"schema": {"type": "struct", "fields": row}, "payload": {"id": 1, "at": value}})
+    raw = from_documents(
+        [json.dumps(event).encode() for event in events],
+        keys=[json.dumps(key).encode() for key in keys] if given == "by message" else None,
+    )
+    for rule, is_kept in (("clamp", True), ("null", False), ("quarantine", False)):
+        table = TableFeed(
+            name="t", key=() if given == "by message" else ("id", "valid"), infinite_dates=rule, rename={"at": "valid"}
+        )
+        found = decode(raw, FeedConfig(format="debezium-json", tables=(table,)))
+        last = LAST if not name.endswith("Date") else datetime(9999, 12, 31)  # noqa: DTZ001
+        kept = [plain(k["valid"]) for k in found.tables["t"].table.column("key").to_pylist()] if is_kept else []
+        assert kept == ([last, last, FIRST, FIRST] if is_kept else [])
+        assert found.rejected.num_rows == (0 if is_kept else 4)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_infinite_dates_become_null_or_go_to_quarantine(form: str) -> None:
     kind, name, *values = FORMS[form]
