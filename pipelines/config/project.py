@@ -255,8 +255,9 @@ class Config(Section):
     def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
-                what = "the only pattern is namespace.*; select tables with include_tables and exclude_tables"
-                raise placed(what, name)
+                raise placed(
+                    "the only pattern is namespace.*; select tables with include_tables and exclude_tables", name
+                )
             if not is_table_name(name):
                 raise placed(
                     f"{name!r} must be namespace.table, at most {MAX_TABLE_NAME_BYTES} bytes long, without slashes, # or control "

@@ -376,28 +376,34 @@ class PublishedConfig(AssetConfig):
         return value
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "PublishedConfig":
+    def _has_what_its_options_need(self) -> "PublishedConfig":
+        if bool(self.sql) == bool(self.history):
+            raise ValueError("either sql or history is required, and not both")
+        if self.incremental and self.mode != "replace":
+            raise ValueError(f"incremental tables always replace partitions; remove mode: {self.mode}")
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("mode: upsert requires the columns that identify a row: key: [...]")
+        if self.incremental == "keys" and not self.key:
+            raise ValueError("incremental: keys requires the columns by which rows are rebuilt: key: [...]")
+        if self.options.distribution == "range" and not self.sort_by:
+            raise ValueError("distribution: range requires the columns that define the ranges: sort_by: [...]")
+        if self.index and self.index.bloom:
+            raise placed(
+                "choose the Bloom filters of a published table in options: bloom_filters: [...]", "index", "bloom"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _suits_its_partition(self) -> "PublishedConfig":
         partition = self.partitioning
-        is_timeless = partition is None or not partition.is_time
-        taken = sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"})
-        faults = {
-            f"incremental tables always replace partitions; remove mode: {self.mode}": self.mode != "replace"
-            and self.incremental,
-            "values applies only to a table with partition: value(column)": self.values
-            and (partition is None or partition.is_time),
-            "a schedule builds the last hour, day, month or year, so the table must be partitioned by time": self.schedule
-            and is_timeless,
-            f"parameters: {', '.join(taken[:1])} is reserved for the partition; choose another name": taken,
-            "either sql or history is required, and not both": bool(self.sql) == bool(self.history),
-            "mode: upsert requires the columns that identify a row: key: [...]": self.mode == "upsert" and not self.key,
-            "incremental: keys requires the columns by which rows are rebuilt: key: [...]": self.incremental == "keys"
-            and not self.key,
-            "distribution: range requires the columns that define the ranges: sort_by: [...]": self.options.distribution
-            == "range"
-            and not self.sort_by,
-        }
-        if fault := next((text for text, is_wrong in faults.items() if is_wrong), None):
-            raise ValueError(fault)
+        if self.values and (partition is None or partition.is_time):
+            raise ValueError("values applies only to a table with partition: value(column)")
+        if self.schedule and not (partition and partition.is_time):
+            raise ValueError(
+                "a schedule builds the last hour, day, month or year, so the table must be partitioned by time"
+            )
+        if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):
+            raise ValueError(f"parameters: {taken[0]} is reserved for the partition; choose another name")
         if self.start is not None:
             if partition is None:
                 raise placed(
@@ -405,8 +411,4 @@ class PublishedConfig(AssetConfig):
                 )
             if partition.is_time:
                 partition.period(self.start)
-        if self.index and self.index.bloom:
-            raise placed(
-                "choose the Bloom filters of a published table in options: bloom_filters: [...]", "index", "bloom"
-            )
         return self
