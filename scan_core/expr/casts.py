@@ -31,6 +31,7 @@ from nevermore.scan_core.expr.vectors import (
     with_nulls,
 )
 from nevermore.scan_core.model.schema import Type, arrow_type
+from nevermore.scan_core.model.statistics import text_of
 from nevermore.scan_core.rows.buffers import Mask
 
 _WIDEST = pa.decimal256(76, 37)
@@ -54,7 +55,7 @@ def cast(array: pa.Array, source: Type, target: Type) -> Vector:
     if names[0] == "string":
         return _from_text(array, target)
     if names[0] in BYTES and names[1] == "string":
-        return Vector(array.cast(pa.binary()).cast(pa.string()))  # an error for bytes that are not UTF-8
+        return _text_of_bytes(array.cast(pa.binary()))
     if names[1] == "string":
         return Vector(_to_text(array, source))
     if names[0] in TIMESTAMPS | {"date"}:
@@ -62,6 +63,15 @@ def cast(array: pa.Array, source: Type, target: Type) -> Vector:
     if names[0] in BYTES:
         return Vector(array.cast(arrow_type(target)))
     return _from_number(array, source, target)
+
+
+def _text_of_bytes(array: pa.Array) -> Vector:
+    """Bytes as text; values that are not UTF-8 fail."""
+    try:
+        return Vector(array.cast(pa.string()))
+    except pa.ArrowInvalid as error:
+        failed = np.array([value is not None and text_of(value) is None for value in array.to_pylist()])
+        return Vector(with_nulls(array, failed).cast(pa.string()), failed, str(error).partition("\n")[0])
 
 
 def _from_number(array: pa.Array, source: Type, target: Type) -> Vector:

@@ -133,6 +133,20 @@ def _arrow(function: Callable[[Any], Any]) -> Kernel:
     return lambda arguments, _types, _result: Vector(function(arguments[0]))
 
 
+def _of_all_but_smallest(function: Callable[[Any], Any]) -> Kernel:
+    """The same, of a function that has no result for the smallest integer."""
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+        array = arguments[0]
+        if name_of(result) not in INTEGRAL:
+            return Vector(function(array))
+        failed = true_flags(pc.equal(array, pa.scalar(-1 << array.type.bit_width - 1, array.type)))
+        values = function(with_nulls(array, failed))
+        return Vector(values, failed, f"{OVERFLOW} of {result}") if failed.any() else Vector(values)
+
+    return kernel
+
+
 _MIN_ROUNDED = 1e-20
 """Rounding to at most 15 digits leaves nothing of smaller numbers."""
 _WHOLE_FROM = 2.0**53
@@ -404,8 +418,8 @@ def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vecto
 
 _KERNELS: Mapping[str, Kernel] = {
     **{sign: _arithmetic(sign) for sign in _OPERATIONS},
-    "negative": _arrow(pc.negate_checked),
-    "abs": _arrow(pc.abs_checked),
+    "negative": _of_all_but_smallest(pc.negate),
+    "abs": _of_all_but_smallest(pc.abs),
     "isnan": _arrow(lambda array: pc.fill_null(pc.is_nan(array), False)),  # isnan(NULL) is false in Spark
     "floor": _floor_or_ceil(np.floor, "down"),
     "ceil": _floor_or_ceil(np.ceil, "up"),

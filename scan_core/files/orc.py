@@ -60,7 +60,7 @@ from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import MemoryLimitError
 from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
-from nevermore.scan_core.model.statistics import ColumnStatistics
+from nevermore.scan_core.model.statistics import ColumnStatistics, text_of
 from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 MAX_STRIPE_ROWS = 1 << 27
@@ -429,10 +429,7 @@ def _double(value: Any, zero: float) -> float | None:
 
 
 def _text(value: Any) -> str | None:
-    try:
-        return bytes(value).decode() if isinstance(value, memoryview) else None
-    except UnicodeDecodeError:
-        return None
+    return text_of(bytes(value)) if isinstance(value, memoryview) else None
 
 
 def _decimal(value: Any) -> Decimal | None:

@@ -21,7 +21,7 @@ from nevermore.scan_core.native.compiled import stored_kernels
 from nevermore.scan_core.native.machine_code import Kernels
 from nevermore.scan_core.rows.buffers import Mask, Rows
 
-BLOCK_ROWS = 16_384
+BLOCK_ROWS = 65_536
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
 _WORD_MASK = 0xFFFFFFFFFFFFFFFF
 _TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
@@ -53,19 +53,17 @@ def hash_seed(number: int) -> HashSeed:
 
 
 def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
-    """One hash per row; the same with and without compiled kernels."""
-    num_rows = columns[0].num_rows
-    if (kernels := stored_kernels()) is not None:
-        return _hash_compiled(columns, seed, kernels)
-    columns = [c.with_slack() if isinstance(c, BytesColumn) else c for c in columns]
-    total = np.empty(num_rows, np.uint64)
+    """One hash per row; the same with and without compiled kernels, which hash byte strings alone."""
+    columns = [c if isinstance(c, DictionaryColumn) else _with_slack(c) for c in columns]
+    total = np.empty(columns[0].num_rows, np.uint64)
     distinct = {
         i: _hash_plain(_with_slack(c.values), i, seed, 0, c.values.num_rows)
         for i, c in enumerate(columns)
         if isinstance(c, DictionaryColumn)
     }
-    for begin in range(0, num_rows, BLOCK_ROWS):
-        end = min(begin + BLOCK_ROWS, num_rows)
+    for begin in range(0, len(total), BLOCK_ROWS):
+        check_running()
+        end = min(begin + BLOCK_ROWS, len(total))
         parts = (
             distinct[i][c.codes[begin:end]] if isinstance(c, DictionaryColumn) else _hash_plain(c, i, seed, begin, end)
             for i, c in enumerate(columns)
@@ -78,53 +76,19 @@ def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
     return total
 
 
-def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels) -> Words:
-    total = np.zeros(columns[0].num_rows, np.uint64)
-    for index, column in enumerate(columns):
-        check_running()
-        plain = column.values if isinstance(column, DictionaryColumn) else column
-        apart = isinstance(column, DictionaryColumn) or plain.valid is not None
-        part = np.zeros(plain.num_rows, np.uint64) if apart else total
-        _add_compiled(plain, index, seed, kernels, part)
-        if plain.valid is not None:
-            part[~plain.valid] = seed.secret(index, _NULL_POSITION)
-        if isinstance(column, DictionaryColumn):
-            codes = np.ascontiguousarray(column.codes, np.int32)
-            kernels["hash_codes"](part, codes, len(codes), total)
-        elif apart:
-            total += part
-    check_running()
-    kernels["finish"](total, len(total), seed.first)
-    return total
-
-
-def _add_compiled(
-    column: FixedColumn | BytesColumn, index: int, seed: HashSeed, kernels: Kernels, total: Words
-) -> None:
-    if isinstance(column, FixedColumn):
-        for position, words in enumerate(column.words):
-            secret, multiplier = seed.secret(index, position), seed.multiplier(index, position)
-            kernels["hash_words"](np.ascontiguousarray(words), len(words), secret, seed.first, multiplier, total)
-        return
-    root = (seed.root + index * _COLUMN_STRIDE) & _WORD_MASK
-    secrets = np.array([[seed.secret(index, p), seed.multiplier(index, p), 0] for p in range(LOOP_WORDS)], np.uint64)
-    for position in range(LOOP_WORDS):
-        secrets[position, 2] = _mix(np.zeros(1, np.uint64), index, position, seed)[0]
+@lru_cache(maxsize=64)
+def _byte_secrets(index: int, seed: HashSeed) -> tuple[Words, Words]:
+    """Numbers that the compiled kernel mixes words of byte strings with, see `kernels.hash_bytes`."""
+    zero, root = np.zeros(1, np.uint64), (seed.root + index * _COLUMN_STRIDE) & _WORD_MASK
+    secrets = [
+        [seed.secret(index, p), seed.multiplier(index, p), _mix(zero, index, p, seed)[0]] for p in range(LOOP_WORDS)
+    ]
     roots = [root, (root + _MULTIPLIERS) & _WORD_MASK, seed.multiplier(index, _LENGTH_POSITION)]
-    kernels["hash_bytes32" if column.offsets.itemsize == 4 else "hash_bytes64"](
-        column.offsets,
-        column.data,
-        column.num_rows,
-        len(column.data),
-        seed.first,
-        secrets,
-        np.array(roots, np.uint64),
-        total,
-    )
+    return np.array(secrets, np.uint64), np.array(roots, np.uint64)
 
 
 def _with_slack(column: FixedColumn | BytesColumn) -> FixedColumn | BytesColumn:
-    return column.with_slack() if isinstance(column, BytesColumn) else column
+    return column.with_slack() if isinstance(column, BytesColumn) and stored_kernels() is None else column
 
 
 def rotate(hashes: Words, bits: int) -> Words:
@@ -166,6 +130,12 @@ def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, b
 
 def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
     """A word of zeros adds nothing, so short and long strings need not be distinguished."""
+    if (kernels := stored_kernels()) is not None:
+        total = np.zeros(end - begin, np.uint64)
+        data, numbers = column.data, (seed.first, *_byte_secrets(index, seed))
+        hash_bytes = kernels["hash_bytes32" if column.offsets.itemsize == 4 else "hash_bytes64"]
+        hash_bytes(column.offsets[begin : end + 1], data, end - begin, len(data), *numbers, total)
+        return total
     lengths = np.diff(column.offsets[begin : end + 1])
     total = lengths.view(np.uint64) * seed.multiplier(index, _LENGTH_POSITION)
     if len(rows := np.flatnonzero(lengths)):

@@ -19,6 +19,14 @@ TICKS_PER_DAY = {
 }
 
 
+def text_of(data: bytes) -> str | None:
+    """Bytes as text; None if they are not UTF-8, as a bound that was cut inside of a character."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def decode_bound(data: bytes | None, iceberg_type: Type) -> Any:
     """The value of a bound in the given, current type; None if the bytes are absent, NaN, or do not decode."""
     if data is None or not isinstance(iceberg_type, PrimitiveType):
@@ -28,10 +36,7 @@ def decode_bound(data: bytes | None, iceberg_type: Type) -> Any:
         return _decode_integer(data, name)
     match name:
         case "string":
-            try:
-                return data.decode("utf-8")
-            except UnicodeDecodeError:
-                return None
+            return text_of(data)
         case "float" | "double":
             return _decode_float(data)
         case "decimal":

@@ -75,22 +75,6 @@ _LOOP_WORDS = u(8)
 """`keys.columns.LOOP_WORDS`."""
 
 
-def hash_words(  # noqa: PLR0917  kernels take pointers and numbers, no objects
-    words: Any, rows: Any, secret: Any, first: Any, multiplier: Any, total: Any
-) -> Any:
-    """Add the contribution of one word of each row to its hash."""
-    for row in range(rows):
-        total[row] += mix(words[row], secret, first, multiplier)
-    return rows
-
-
-def hash_codes(of_values: Any, codes: Any, rows: Any, total: Any) -> Any:
-    """Add the contribution of the value that each row points to."""
-    for row in range(rows):
-        total[row] += of_values[u(codes[row])]
-    return rows
-
-
 def hash_bytes(  # noqa: PLR0917  same
     offsets: Any, data: Any, rows: Any, data_end: Any, first: Any, secrets: Any, roots: Any, total: Any
 ) -> Any:
@@ -115,13 +99,6 @@ def hash_bytes(  # noqa: PLR0917  same
             added += mix(word, secret, first, multiplier) - mix(u(0), secret, first, multiplier)
             place, position = place + u(8), position + u(1)
         total[row] += added
-    return rows
-
-
-def finish(hashes: Any, rows: Any, first: Any) -> Any:
-    """Turn sums into hashes."""
-    for row in range(rows):
-        hashes[row] = finished(hashes[row], first)
     return rows
 
 
@@ -157,11 +134,8 @@ def same_bytes(  # noqa: PLR0917  same
 _HASH_BYTES = "u8*[data_end] u64 u64 u64 u64*[24] u64*[3] u64*[rows]"
 _SAME_BYTES = "u8*[data_end] u64 i64*[pairs] i64*[1] u8*[other_end] u64 i64*[pairs] u64 u8*[pairs]"
 HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "hash_words": (hash_words, "u64*[rows] u64 u64 u64 u64 u64*[rows]"),
-    "hash_codes": (hash_codes, "u64*[0] i32*[rows] u64 u64*[rows]"),
     "hash_bytes32": (hash_bytes, f"i32*[rows+1] {_HASH_BYTES}"),
     "hash_bytes64": (hash_bytes, f"i64*[rows+1] {_HASH_BYTES}"),
-    "finish": (finish, "u64*[rows] u64 u64"),
     "same_bytes32": (same_bytes, f"i32*[1] {_SAME_BYTES}"),
     "same_bytes64": (same_bytes, f"i64*[1] {_SAME_BYTES}"),
 }

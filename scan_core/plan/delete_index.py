@@ -20,6 +20,7 @@ from nevermore.scan_core.metadata.bulk_manifests import EQUALITY_CONTENT, FORMAT
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, StructType
 from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.model.statistics import text_of
 from nevermore.scan_core.plan.file_pruner import EXAMPLES, PlanTrace
 from nevermore.scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
 from nevermore.scan_core.plan.splits import MatchedDeletes, PlannedTasks
@@ -488,10 +489,7 @@ def _only_path(delete_file: DeleteFile) -> str | None:
     lower = delete_file.lower_bounds.get(FILE_PATH_ID)
     if lower is None or lower != delete_file.upper_bounds.get(FILE_PATH_ID):
         return None
-    try:
-        return lower.decode()
-    except UnicodeDecodeError:
-        return None
+    return text_of(lower)
 
 
 def _names_only_dead_files(delete_file: DeleteFile, paths: PathIndex) -> bool:

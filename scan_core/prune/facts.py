@@ -18,7 +18,7 @@ from nevermore.scan_core.expr.nodes import BoundPredicate
 from nevermore.scan_core.metadata.avro_values import byte_spans
 from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type
-from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
+from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, text_of, unscaled_value
 from nevermore.scan_core.native.compiled import kernel_or_plain
 from nevermore.scan_core.prune.domains import (
     MAX_MEMBERS_TESTED,
@@ -235,18 +235,10 @@ def _text(spans: Spans, name: str) -> Bounds:
     places = zip(starts.tolist(), lengths.tolist(), strict=True)
     block = spans.data.tobytes()
     parts = [block[start : start + length] for start, length in places]
-    if name == "string" and not _is_text(b"\n".join(parts)):  # a separator inside a character would break it
-        known &= np.fromiter(map(_is_text, parts), np.bool_, len(parts))
+    if name == "string" and text_of(b"\n".join(parts)) is None:  # a separator inside a character would break it
+        known &= np.fromiter((text_of(part) is not None for part in parts), np.bool_, len(parts))
         parts = [part if is_known else b"" for part, is_known in zip(parts, known.tolist(), strict=True)]
     return Bounds(_binary_array(parts, known), np.zeros(len(parts), np.bool_))
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _fixed(data: Any, starts: Numbers, size: int) -> Any:

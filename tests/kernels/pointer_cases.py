@@ -39,26 +39,10 @@ def strings(random: Random, count: int, dtype: type) -> tuple[Any, NDArray[np.ui
     return offsets, data, len(data)
 
 
-def hash_words(random: Random) -> Arguments:
-    count = size(random)
-    return [words(random, count), count, number(random), number(random), number(random) | 1, words(random, count)]
-
-
-def hash_codes(random: Random) -> Arguments:
-    count, values = size(random), int(random.integers(1, 9))
-    codes = random.integers(0, values, count).astype(np.int32)
-    return [words(random, values), codes, count, words(random, count)]
-
-
 def hash_bytes(random: Random, dtype: type) -> Arguments:
     count = min(size(random), 200)
     offsets, data, end = strings(random, count, dtype)
     return [offsets, data, count, end, number(random), words(random, 24), words(random, 3), words(random, count)]
-
-
-def finish(random: Random) -> Arguments:
-    count = size(random)
-    return [words(random, count), count, number(random)]
 
 
 def same_bytes(random: Random, dtype: type) -> Arguments:
@@ -270,11 +254,8 @@ def find_column_chunks(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
-    "hash_words": hash_words,
-    "hash_codes": hash_codes,
     "hash_bytes32": lambda random: hash_bytes(random, np.int32),
     "hash_bytes64": lambda random: hash_bytes(random, np.int64),
-    "finish": finish,
     "same_bytes32": lambda random: same_bytes(random, np.int32),
     "same_bytes64": lambda random: same_bytes(random, np.int64),
     "partition": partition,

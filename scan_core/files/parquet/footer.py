@@ -31,6 +31,7 @@ from nevermore.scan_core.files.parquet.thrift import (
 from nevermore.scan_core.io.remote import ByteSource
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
+from nevermore.scan_core.model.statistics import text_of
 from nevermore.scan_core.native.compiled import stored_kernels
 
 _REPEATED = 2
@@ -391,7 +392,7 @@ def decode_value(raw: bytes | None, leaf: Leaf, arrow_type: pa.DataType) -> Any:
     if pt.is_decimal(arrow_type):
         return _scaled(int.from_bytes(raw, "big", signed=True), arrow_type) if len(raw) <= 32 else None
     if pt.is_string(arrow_type) or pt.is_large_string(arrow_type):
-        return _text(raw)
+        return text_of(raw)
     return (
         raw
         if pt.is_binary(arrow_type) or pt.is_large_binary(arrow_type) or pt.is_fixed_size_binary(arrow_type)
@@ -405,10 +406,3 @@ def _raw(value: Any) -> bytes | None:
 
 def _scaled(unscaled: int, arrow_type: pa.DataType) -> Decimal:
     return Decimal(unscaled).scaleb(-arrow_type.scale, _EXACT)
-
-
-def _text(raw: bytes) -> str | None:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return None  # cut inside a character

@@ -7,9 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nevermore.scan_core.expr import kernels
+from nevermore.scan_core.expr.bind import bind
+from nevermore.scan_core.expr.bound import children
 from nevermore.scan_core.expr.casts import cast
 from nevermore.scan_core.expr.coercion import STRING
-from nevermore.scan_core.model.schema import PrimitiveType, parse_type
+from nevermore.scan_core.model.schema import PrimitiveType, arrow_type, parse_schema, parse_type
 
 FAILS = object()
 
@@ -135,3 +138,28 @@ def test_timestamps_of_one_unit_beyond_the_other_fail() -> None:
     result = cast(far, PrimitiveType("timestamp"), PrimitiveType("timestamp_ns"))
     assert result.failed is not None
     assert result.failed.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "good", "bad", "expected"),
+    [
+        ("cast(c as string) = 'ok'", "binary", b"ok", b"\xff", "ok"),
+        ("-c < 0", "int", 7, -(2**31), -7),
+        ("-c < 0", "long", 7, -(2**63), -7),
+        ("abs(c) > 0", "long", -7, -(2**63), 7),
+    ],
+)
+def test_many_values_without_a_result_fail_in_one_pass_over_the_column(
+    call: str, kind: str, good: Any, bad: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = parse_schema({"type": "struct", "fields": [{"id": 1, "name": "c", "type": kind}]})
+    node = next(iter(children(bind(call, schema).conjuncts[0])))
+    values = [good, bad, None] * 1_000
+    passes = []
+    monkeypatch.setattr(kernels, "_computed", lambda *a, real=kernels._computed: passes.append(1) or real(*a))
+    found = kernels.vector_of(node, kernels.Frame({1: pa.array(values, arrow_type(parse_type(kind)))}, len(values)))
+    assert found.values.to_pylist() == [expected, None, None] * 1_000
+    assert found.failed is not None
+    assert found.failed.tolist() == [False, True, False] * 1_000
+    assert found.reason
+    assert len(passes) <= 3

@@ -37,9 +37,9 @@ def folder(tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def works(kernels: machine_code.Kernels) -> bool:
-    total = np.zeros(3, np.uint64)
-    kernels["hash_codes"](np.array([5, 7], np.uint64), np.array([0, 1, 1], np.int32), 3, total)
-    return total.tolist() == [5, 7, 7]
+    counts = np.zeros(2, np.uint32)
+    end = kernels["count_bits"](np.array([5, 7], np.uint64), 2, 1, counts)
+    return (end, counts.tolist()) == (6, [1, 3])
 
 
 def test_code_compiled_once_is_found_by_the_next_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,11 @@ def test_user_without_a_home_has_no_folder_of_his_own(monkeypatch: pytest.Monkey
 
 
 def test_values_of_another_type_or_with_gaps_are_refused() -> None:
-    kernels = compiled.load()
+    kernels, counts = compiled.load(), np.zeros(4, np.uint32)
     with pytest.raises(TypeError, match="contiguous uint64 values, not int64"):
-        kernels["finish"](np.zeros(4, np.int64), 4, 1)
+        kernels["count_bits"](np.zeros(4, np.int64), 4, 1, counts)
     with pytest.raises(TypeError, match="contiguous"):
-        kernels["finish"](np.zeros(8, np.uint64)[::2], 4, 1)
+        kernels["count_bits"](np.zeros(8, np.uint64)[::2], 4, 1, counts)
 
 
 def test_code_shipped_with_the_package_is_found_without_a_folder(
@@ -113,7 +113,7 @@ def test_code_shipped_with_the_package_is_found_without_a_folder(
         "import sys; sys.modules['numba'] = None\n"
         "from nevermore.scan_core.native import machine_code\n"
         "machine_code._folders = lambda: iter([])\n"
-        "machine_code.load_kernels()['hash_codes']; print(machine_code.__file__)"
+        "machine_code.load_kernels()['count_bits']; print(machine_code.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -233,4 +233,4 @@ def test_kernels_declare_themselves_and_machine_code_imports_none() -> None:
     program = "from nevermore.scan_core.native import machine_code\nprint(*machine_code.signatures())"
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    assert {"hash_words", "find", "read_values"} <= set(found)
+    assert {"hash_bytes32", "find", "read_values"} <= set(found)
