@@ -107,15 +107,6 @@ class EqualityFilter:
         value = dict(self.index.constants).get(column)
         return value is not None and fixed_value(statistics) == value
 
-    def has_gaps(self, column: int, lower: int, upper: int, parts: int) -> bool:
-        """Whether some of so many equal parts of a range of integers are free of keys, or covered by them."""
-        if self.index.summaries[column].has_gap(lower, upper, parts):
-            return True
-        index = self.index.rest if isinstance(self.index, FactoredIndex) else self.index
-        if not isinstance(index, DenseIndex):
-            return False
-        return index.covers_part(lower, upper, parts, self.threshold)
-
     def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
         """All values of a key column within the bounds of a row group; None if unknown, too many, or NULL among them.
 

@@ -97,16 +97,6 @@ class DenseIndex:
             return False
         return bool((self.ranks[begin:end] > threshold).all())
 
-    def covers_part(self, lower: int, upper: int, parts: int, threshold: int) -> bool:
-        """Whether every integer of some of so many equal parts of a range is deleted."""
-        width = (upper - lower) // parts + 1
-        begins = np.arange(lower - self.lower, upper + 1 - self.lower, width)
-        within = begins[(begins >= 0) & (np.minimum(begins + width, upper + 1 - self.lower) < len(self.ranks))]
-        if not len(within):
-            return False
-        first, last = int(within[0]), min(int(within[-1]) + width, upper + 1 - self.lower)
-        return bool(np.logical_and.reduceat(self.ranks[first:last] > threshold, within - first).any())
-
 
 def build_dense(
     parts: Sequence[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int

@@ -102,22 +102,6 @@ class KeySummary:
         end = np.searchsorted(self.buckets, np.uint64((high - self.base) >> self.shift), side="right")
         return bool(begin < end)
 
-    def has_gap(self, lower: int, upper: int, parts: int) -> bool:
-        """Whether one of so many equal parts of a range of integers certainly holds no key."""
-        if self.buckets is None:
-            return False
-        if not len(self.buckets):
-            return True
-        width = (upper - lower) // parts + 1
-        begins = range(lower, upper + 1, width)
-        if min(upper, begins[0] + width - 1) + SIGN_BIT < self.base:
-            return True
-        lows = [max(begin + SIGN_BIT - self.base, 0) >> self.shift for begin in begins]
-        highs = [max(min(begin + width - 1, upper) + SIGN_BIT - self.base, 0) >> self.shift for begin in begins]
-        first = np.searchsorted(self.buckets, np.array(lows, np.uint64))
-        behind = np.searchsorted(self.buckets, np.array(highs, np.uint64), side="right")
-        return bool((first >= behind).any())
-
 
 def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
     """The summary of all values of the columns, which are parts of one key column of type `kind`."""

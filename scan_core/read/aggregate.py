@@ -27,8 +27,6 @@ Partial: TypeAlias = Number | pa.Scalar | None
 """A number for sums and counts, an Arrow scalar for minima and maxima, None if there was no value."""
 
 _BLOCK_ROWS = 32_768
-LANES = 64
-"""Partial sums of a float column."""
 _SAFE_ADDEND = 2**47
 """A block of such integers cannot overflow 64 bits."""
 _MASKED_SHARE = 0.25
@@ -121,31 +119,18 @@ def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
     values = numbers(array, _stored(array.type))
-    if values.dtype.kind == "f":
-        return _sum_floats(values, mask)
-    integer = 0
+    integer, floating = 0, 0.0
     for begin in range(0, len(values), _BLOCK_ROWS):
         block = values[begin : begin + _BLOCK_ROWS]
         if mask is not None:
             block = np.where(mask[begin : begin + _BLOCK_ROWS], block, block.dtype.type(0))
-        if block.min() >= -_SAFE_ADDEND and block.max() <= _SAFE_ADDEND:
+        if values.dtype.kind == "f":
+            floating += float(block.sum(dtype=np.float64))
+        elif block.min() >= -_SAFE_ADDEND and block.max() <= _SAFE_ADDEND:
             integer += int(block.sum(dtype=np.int64))
         else:
             integer += (int((block >> 32).sum()) << 32) + int((block & 0xFFFFFFFF).sum())
-    return integer
-
-
-def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> float:
-    """Add value i of a block to lane i % LANES, then sum the lanes."""
-    lanes = np.zeros(LANES, np.float64)
-    for begin in range(0, len(values), _BLOCK_ROWS):
-        block = values[begin : begin + _BLOCK_ROWS]
-        if mask is not None:
-            block = np.where(mask[begin : begin + _BLOCK_ROWS], block, block.dtype.type(0))
-        whole = len(block) // LANES * LANES
-        for row in (block[:whole].reshape(-1, LANES), block[whole:].reshape(1, -1)):
-            np.add.reduce(np.concatenate([lanes[None, : row.shape[1]], row]), axis=0, out=lanes[: row.shape[1]])
-    return float(lanes.sum())
+    return floating if values.dtype.kind == "f" else integer
 
 
 def _extreme(function: Function, array: pa.Array) -> Partial:

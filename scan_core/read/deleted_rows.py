@@ -19,7 +19,7 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.prune.domains import drop_unreliable_bounds
 from nevermore.scan_core.prune.verdicts import Level, Match
-from nevermore.scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
+from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
 from nevermore.scan_core.read.lazy import DeadRows, LazyColumns
 from nevermore.scan_core.read.order import Worth
 from nevermore.scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile, names_delete_files
@@ -85,12 +85,10 @@ class DeleteSet(Restriction):
         return Match.MAYBE
 
     def pages(self, group: RowGroup) -> PageMatches:
-        """Decide by page bounds, if the keys leave gaps large enough for pages."""
+        """Decide by page bounds."""
         unknown = PageMatches.unknown(group.num_rows)
         options = self.options
         if not options.switches.prune_deletes or not options.switches.prune_pages or not self.worth.is_on(Level.PAGES):
-            return unknown
-        if not self._has_gaps(self.statistics.of(group, self.types)):
             return unknown
         stretches = self.statistics.stretches(group, self.types)
         if stretches is None:
@@ -155,20 +153,6 @@ class DeleteSet(Restriction):
         if was_asked:
             self.worth.record(Level.BLOOM_FILTERS, 1, 0)
         return False
-
-    def _has_gaps(self, whole: StatisticsOf) -> bool:
-        """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
-
-        Examines equal parts of the range of the first integer key column whose values differ; True if there is none,
-        because nothing is known then.
-        """
-        for column, field_id in enumerate(self.deletes.key_ids):
-            known = whole(field_id) if field_id in self.types else None
-            if known is None or not isinstance(known.lower, int) or not isinstance(known.upper, int):
-                continue
-            if known.lower < known.upper:
-                return self.deletes.has_gaps(column, known.lower, known.upper, SAMPLED_PARTS)
-        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -75,7 +75,7 @@ ExclusionTest = Callable[[Any], bool]
 
 _MAX_STRETCHES = 4_096
 """Above this number, checking bounds costs more than reading the pages."""
-SAMPLED_PARTS = 16
+_SAMPLED_PARTS = 16
 _MIN_SAMPLED_STRETCHES = 64
 
 
@@ -119,7 +119,7 @@ class Stretches:
 
         Of data that lie in order or in clusters some are; of values scattered at random none are.
         """
-        step = max(len(self.known) // SAMPLED_PARTS, 1)
+        step = max(len(self.known) // _SAMPLED_PARTS, 1)
         is_long = len(self.known) >= _MIN_SAMPLED_STRETCHES
         if is_long and all(match(known) is Match.MAYBE for known in self.known[step // 2 :: step]):
             return PageMatches.unknown(self.edges[-1])

@@ -3,12 +3,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nevermore.scan_core.keys.columns import key_column, null_flags
-from nevermore.scan_core.keys.lookup import build_dense
-from nevermore.scan_core.keys.summary import MAX_BUCKETS, DeleteKeys, KeySummary, summarise
+from nevermore.scan_core.keys.summary import MAX_BUCKETS, KeySummary, summarise
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.keys.key_values import KEY_VALUES
 
@@ -78,22 +77,3 @@ def test_many_keys_are_summarised_in_bounded_memory() -> None:
     assert summary.meets(ColumnStatistics(1000, 1000, 0, None, 5))
     assert not summary.meets(ColumnStatistics(-100, -1, 0, None, 5))
     assert not summary.meets(ColumnStatistics(3_100_000, 4_000_000, 0, None, 5))
-
-
-@pytest.mark.parametrize("threshold", [1, 2])
-@given(
-    st.lists(st.integers(0, 120), min_size=1, max_size=120, unique=True),
-    st.integers(-20, 140),
-    st.integers(0, 160),
-    st.integers(1, 20),
-)
-def test_some_part_of_a_range_is_covered_where_all_of_its_integers_are(
-    threshold: int, dead: list[int], lower: int, length: int, parts: int
-) -> None:
-    index = build_dense([DeleteKeys(2, (pa.array(dead, pa.int64()),))], pa.int64(), (1, 2), 2**20)
-    assume(index is not None)
-    assert index is not None
-    upper, width = lower + length, length // parts + 1
-    pieces = [range(begin, min(begin + width, upper + 1)) for begin in range(lower, upper + 1, width)]
-    removed = set(dead) if threshold < 2 else set()
-    assert index.covers_part(lower, upper, parts, threshold) == any(set(piece) <= removed for piece in pieces)
