@@ -16,8 +16,7 @@ from nevermore.scan_core.columns.file_reader import StatisticsOf
 from nevermore.scan_core.keys.columns import is_integer_like, signed_values
 from nevermore.scan_core.keys.summary import KeySummary
 from nevermore.scan_core.model.schema import Type, arrow_type
-from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.prune.domains import domain_from_statistics
+from nevermore.scan_core.prune.domains import Domain, domain_from_statistics
 from nevermore.scan_core.prune.verdicts import Match
 
 MAX_VALUES = 4_096
@@ -55,11 +54,8 @@ class ColumnKeys:
     numbers: npt.NDArray[np.int64] | None
     summary: KeySummary
 
-    def may_hold(self, statistics: ColumnStatistics | None) -> bool:
-        """False only if no value within these statistics is a key; NULL never is."""
-        if statistics is None:
-            return True
-        known = domain_from_statistics(statistics, self.field.type)
+    def meets(self, known: Domain) -> bool:
+        """False only if no value of the domain is a key; NULL never is."""
         if self.has_nan and known.may_be_nan:
             return True
         if self.lower is None or not known.overlaps(self.lower, self.upper):
@@ -67,7 +63,7 @@ class ColumnKeys:
         if self.values is None:
             return self.summary.meets_range(known.lower, known.upper)
         start, end = _places(self.values, known.lower, known.upper)
-        return start < end
+        return start < end and (known.excludes is None or not all(map(known.excludes, self.values[start:end])))
 
     def between(self, lower: Any, upper: Any) -> list[Any] | None:
         """The keys within the bounds, None for no bound; None if single keys are not held."""
@@ -153,16 +149,19 @@ class KeyRanges:
         """The column, as a tuple of one."""
         return (self.field,)
 
-    def may_hold(self, statistics: ColumnStatistics | None) -> bool:
-        """False only if no value within these statistics lies in a range; NULL never does."""
-        if statistics is None or self.ranges is None:
-            return True
-        known = domain_from_statistics(statistics, self.field.type)
-        return known.may_be_nan or any(known.overlaps(low, high) for low, high in self.ranges)
+    def meets(self, known: Domain) -> bool:
+        """False only if no value of the domain lies in a range; NULL never does."""
+        return self.ranges is None or known.may_be_nan or any(known.overlaps(low, high) for low, high in self.ranges)
 
     def match(self, statistics_of: StatisticsOf) -> Match:
         """NEVER: no row within these statistics lies in a range; otherwise MAYBE."""
-        return Match.MAYBE if self.may_hold(statistics_of(self.field.field_id)) else Match.NEVER
+        return Match.MAYBE if may_hold(self, statistics_of) else Match.NEVER
+
+
+def may_hold(column: ColumnKeys | KeyRanges, statistics_of: StatisticsOf) -> bool:
+    """False only if no value within the statistics of the column can be one of its keys."""
+    statistics = statistics_of(column.field.field_id)
+    return statistics is None or column.meets(domain_from_statistics(statistics, column.field.type))
 
 
 def merge_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MAX_RANGES) -> tuple[tuple[Any, Any], ...]:

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from nevermore.scan_core.columns.file_reader import StatisticsOf
 from nevermore.scan_core.expr.casts import uuid_values
 from nevermore.scan_core.io.cache import BoundedCache
-from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
+from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys, may_hold
 from nevermore.scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
@@ -121,10 +121,10 @@ class KeyLookup:
 
     def match(self, statistics_of: StatisticsOf) -> Match:
         """NEVER: no row within these statistics has a key; ALWAYS: every row has one; MAYBE: rows must be looked up."""
-        known = [statistics_of(column.field.field_id) for column in self.columns]
-        if not all(column.may_hold(k) for column, k in zip(self.columns, known, strict=True)):
+        if not all(may_hold(column, statistics_of) for column in self.columns):
             return Match.NEVER
-        return Match.ALWAYS if covers_all(self.index, known[0], 0) else Match.MAYBE
+        first = statistics_of(self.columns[0].field.field_id)
+        return Match.ALWAYS if covers_all(self.index, first, 0) else Match.MAYBE
 
 
 def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:

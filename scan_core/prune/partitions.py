@@ -23,6 +23,7 @@ from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 from nevermore.scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from nevermore.scan_core.model.transforms import Transform, parse_transform, partition_value
 from nevermore.scan_core.prune.domains import (
+    MIN_TRUNCATED_LENGTH,
     Domain,
     constant,
     domain_from_statistics,
@@ -148,13 +149,20 @@ def match_manifest(
         summaries: one per field of the spec, None where the manifest list has none.
         schema: for the types of source columns.
     """
+    return _verdict(predicate, manifest_domains(spec, summaries, schema))
+
+
+def manifest_domains(
+    spec: PartitionSpec, summaries: Sequence[PartitionSummary] | None, schema: Schema
+) -> dict[int, Domain]:
+    """What the summaries of a manifest say about each source column, by field id; see `match_manifest`."""
     if summaries is None or len(summaries) != len(spec.fields):
-        return Match.MAYBE
+        return {}
 
     def of_field(index: int, transform: Transform, source: Type) -> Domain:
         return _of_summary(transform, source, summaries[index])
 
-    return _verdict(predicate, _domains(spec, schema, of_field))
+    return _domains(spec, schema, of_field)
 
 
 def match_file(
@@ -265,6 +273,8 @@ def _of_summary(transform: Transform, source: Type, summary: PartitionSummary) -
     if transform.kind == "truncate" and _may_have_wrapped(source, transform.parameter, high):
         return Domain(may_be_null=summary.contains_null, may_be_nan=may_be_nan)
     lower, upper = _of_value(transform, source, low).lower, _of_value(transform, source, high).upper
+    if isinstance(upper, str | bytes) and len(upper) >= MIN_TRUNCATED_LENGTH:  # a writer may have cut it off
+        upper = prefix_end(upper)
     return Domain(lower, upper, may_be_null=summary.contains_null, may_be_nan=may_be_nan)
 
 
