@@ -5,36 +5,20 @@ or `python -m nevermore.pipelines.cli.compile_kernels` leaves it for the process
 """
 
 import os
-import threading
 
 from nevermore.scan_core.native.machine_code import (
+    KEYS,
     Kernel,
     Kernels,
     is_available,
     is_compiled,
-    load_kernels,
+    is_loaded,
     plain_kernel,
+    unit_of,
 )
 
 SWITCH = "NEVERMORE_KERNELS"
 """With this environment variable set to `off`, NumPy does all the work: LLVM's loader takes about 50 MB of a process."""
-
-
-class _State:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.kernels: Kernels | None = None
-
-
-_STATE = _State()
-
-
-def _unlock() -> None:
-    """In a forked process the thread that held the lock does not exist, and would never release it."""
-    _STATE.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock)
 
 
 def is_missed() -> bool:
@@ -44,15 +28,12 @@ def is_missed() -> bool:
 
 def load() -> Kernels:
     """The kernels, loaded now if they are not yet, and compiled if their machine code does not exist."""
-    with _STATE.lock:
-        if _STATE.kernels is None:
-            _STATE.kernels = load_kernels()
-        return _STATE.kernels
+    return unit_of(KEYS)
 
 
 def stored_kernels() -> Kernels | None:
     """The kernels if they can be used and have been compiled before; else None."""
-    is_ready = _is_on() and is_available() and (_STATE.kernels is not None or is_compiled())
+    is_ready = _is_on() and is_available() and (is_loaded(KEYS) or is_compiled())
     return load() if is_ready else None
 
 
@@ -62,7 +43,7 @@ _FEW_BYTES = 64 * 1024
 
 def kernel_or_plain(name: str, num_bytes: int) -> Kernel:
     """A kernel of `avro_kernels.py` for so many bytes: as machine code, or run by Python, whose plans take twice the time."""
-    kernels = stored_kernels() if num_bytes > _FEW_BYTES or _STATE.kernels is not None else None
+    kernels = stored_kernels() if num_bytes > _FEW_BYTES or is_loaded(KEYS) else None
     return plain_kernel(name) if kernels is None else kernels[name]
 
 

@@ -232,10 +232,15 @@ def unit_of(module: str) -> Kernels:
     """
     with _STATE.lock:
         if module not in _STATE.loaded:
-            if _usable(module) is None and _usable(KEYS) is None:
+            if module != KEYS and _usable(module) is None and _usable(KEYS) is None:
                 load_kernels()  # compiled along with these, as a scan does not compile
             _STATE.loaded[module] = load_kernels(module)
         return _STATE.loaded[module]
+
+
+def is_loaded(unit: str) -> bool:
+    """Whether this process has the kernels of a unit."""
+    return unit in _STATE.loaded
 
 
 def uncompiled(modules: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from nevermore.scan_core.joins.column_keys import KeyField
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import PrimitiveType
-from nevermore.scan_core.native import compiled
+from nevermore.scan_core.native import compiled, machine_code
 from nevermore.scan_core.read import key_filter
 from nevermore.scan_core.read.order import HINTS, RUNS, worth_in_run
 from nevermore.scan_core.semi_join import semi_join
@@ -51,19 +51,19 @@ def ends_in_a_forked_process(run: Callable[[], Any]) -> bool:
 def test_kernels_are_loaded_after_a_fork_in_the_middle_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     loading, forked = threading.Event(), threading.Event()
 
-    def slow_load() -> Any:
+    def slow_load(_unit: str) -> Any:
         loading.set()
         assert forked.wait(_PATIENCE_SECONDS)
         return {}
 
-    monkeypatch.setattr(compiled, "_STATE", compiled._State())
-    monkeypatch.setattr(compiled, "load_kernels", slow_load)
+    monkeypatch.setattr(machine_code, "_STATE", machine_code._State())
+    monkeypatch.setattr(machine_code, "load_kernels", slow_load)
     thread = threading.Thread(target=compiled.load)
     thread.start()
     assert loading.wait(_PATIENCE_SECONDS)
 
     def in_child() -> None:
-        compiled.load_kernels = dict  # type: ignore[assignment,misc]
+        machine_code.load_kernels = lambda _unit: {}  # type: ignore[assignment,misc,return-value]
         compiled.load()
 
     try:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nevermore.scan_core.keys.columns import concat, key_column
 from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
 from nevermore.scan_core.keys.table import build_hash_table
-from nevermore.scan_core.native import compiled
+from nevermore.scan_core.native import compiled, machine_code
 from nevermore.scan_core.native.machine_code import load_kernels
 from tests.scan_core.keys.key_values import arrays, cases
 from tests.support.kernels_used import kernels_used
@@ -96,10 +96,10 @@ def test_null_strings_with_bytes_of_their_own_equal_plain_nulls() -> None:
 
 
 def test_scans_use_kernels_that_are_compiled_and_never_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_STATE", compiled._State())
+    monkeypatch.setattr(machine_code, "_STATE", machine_code._State())
     with monkeypatch.context() as patch:
         patch.setattr(compiled, "is_compiled", lambda: False)
-        patch.setattr(compiled, "load_kernels", lambda: pytest.fail("compiles"))
+        patch.setattr(machine_code, "load_kernels", lambda _unit: pytest.fail("compiles"))
         assert compiled.stored_kernels() is None
         assert compiled.is_missed()
     load_kernels()
