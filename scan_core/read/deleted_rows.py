@@ -44,7 +44,13 @@ _KEPT = {Match.NEVER: Match.ALWAYS, Match.MAYBE: Match.MAYBE, Match.ALWAYS: Matc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeleteSet(Restriction):
-    """One set of equality deletes; `types` are those of its key columns that are top-level, by field id."""
+    """One set of equality deletes.
+
+    Attributes:
+        types: of its key columns that are top-level, by field id.
+        touched: the rows of a row group that it may remove, if it is known that it removes no others: keys of those are
+            not decoded.
+    """
 
     deletes: EqualityFilter
     sources: Sequence[ColumnSource]
@@ -53,6 +59,7 @@ class DeleteSet(Restriction):
     options: ScanOptions
     metrics: ScanMetrics
     worth: Worth
+    touched: RowSelection | None = None
 
     @property
     def cause(self) -> Cause:
@@ -99,14 +106,27 @@ class DeleteSet(Restriction):
 
     def within(self, rows: RowSelection) -> Restriction:
         """The same deletes, probed only for these rows of a row group."""
-        return _DeletesWithin(self, rows)
+        return replace(self, touched=rows)
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""
         if all(isinstance(source, Constant) for source in self.sources):  # every row of the file has the same key
             keys = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
             return Verdict(np.full(selected_count(selection), bool(self.deletes.keep(keys)[0])))
-        return Verdict(self.deletes.keep(self.keys_of(columns, selection)))
+        if self.touched is None:
+            return Verdict(self.deletes.keep(self.keys_of(columns, selection)))
+        probed = intersect(selection, self.touched)
+        stays: Mask = np.ones(selected_count(selection), np.bool_)
+        if selected_count(probed) == 0:
+            return Verdict(stays)
+        is_few = selected_count(probed) < _MAX_COPIED_SHARE * selected_count(selection)
+        view, cut = (columns.copy(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
+        keys = self.keys_of(view, probed if is_few else selection)
+        read = iter(select_rows([key for key in keys if key is not None], cut))
+        stays[to_mask(relative(probed, selection))] = self.deletes.keep(
+            [None if key is None else next(read) for key in keys]
+        )
+        return Verdict(stays)
 
     def keys_of(self, columns: LazyColumns, selection: RowSelection) -> list[pa.Array | None]:
         """The key columns of the rows of `selection`, all read at once; None where statistics prove the value."""
@@ -153,52 +173,6 @@ class DeleteSet(Restriction):
         if was_asked:
             self.worth.record(Level.BLOOM_FILTERS, 1, 0)
         return False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _DeletesWithin(Restriction):
-    """A delete set that can only remove rows of `touched`; keys of other rows are not decoded for it."""
-
-    whole: DeleteSet
-    touched: RowSelection
-
-    @property
-    def cause(self) -> Cause:
-        """Why rows are removed."""
-        return Cause.EQUALITY_DELETES
-
-    @property
-    def key(self) -> object:
-        """Its key columns."""
-        return self.whole.key
-
-    @property
-    def first_guess(self) -> float:
-        """The cost of the delete set for all rows."""
-        return self.whole.first_guess
-
-    @property
-    def file_columns(self) -> Collection[int]:
-        """The key columns."""
-        return self.whole.file_columns
-
-    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
-        """A row stays if its key is not deleted."""
-        deletes, sources = self.whole.deletes, self.whole.sources
-        if all(isinstance(source, Constant) for source in sources):
-            return self.whole.rows(columns, selection)
-        probed = intersect(selection, self.touched)
-        stays: Mask = np.ones(selected_count(selection), np.bool_)
-        if selected_count(probed) == 0:
-            return Verdict(stays)
-        is_few = selected_count(probed) < _MAX_COPIED_SHARE * selected_count(selection)
-        view, cut = (columns.copy(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
-        keys = self.whole.keys_of(view, probed if is_few else selection)
-        read = iter(select_rows([key for key in keys if key is not None], cut))
-        stays[to_mask(relative(probed, selection))] = deletes.keep(
-            [None if key is None else next(read) for key in keys]
-        )
-        return Verdict(stays)
 
 
 def restrict_by_deletes(
