@@ -4,6 +4,7 @@ Values that Arrow would convert wrongly are rejected before the cast. Also conve
 dates, times and timestamps. Which cast a column needs is decided in `json_columns.py` and `arrow_columns.py`.
 """
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -22,12 +23,12 @@ _INTEGER_DIGITS = 20
 """Of the largest unsigned integer of 64 bits."""
 _EXPONENT = 0x65
 _LOWER_CASE = 0x20
-_MAX_EXPONENT_DIGITS = 6
-"""Exponents with more digits put any number out of range of all types."""
-_NUMBER = (
-    r"^(?P<sign>[+-]?)(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)"
-    r"(?:[eE](?P<power_sign>[+-]?)0*(?P<power>[0-9]*)(?P<power_end>[0-9]))?$"
+_MAX_EXPONENT_DIGITS = 7
+"""As many digits of an exponent put any number out of range of all types."""
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*+)\.?(?P<fraction>[0-9]*+)(?:[eE](?P<power>[+-]?)(?P<size>[0-9]++))?"
 )
+"""Without backtracking: a hostile text of many digits would take long."""
 
 
 def cast_each(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -131,42 +132,25 @@ def _bounded(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, 
     rows = np.flatnonzero(odd)
     if not len(rows):
         return text, refused
-    written, none = _normal(text.take(pa.array(rows)), arrow)
-    refused[rows] = none
+    some = text.take(pa.array(rows))
+    written = pa.array([_normal(number, arrow) for number in some.to_pylist()], pa.string())
+    refused[rows] = np.asarray(pc.and_(pc.is_null(written), pc.is_valid(some)))
     return pc.replace_with_mask(text, pa.array(odd), written), refused
 
 
-def _normal(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, Mask]:
-    usable = pc.if_else(pc.less_equal(pc.binary_length(text), MAX_NUMBER_CHARACTERS), text, "")
-    parts = pc.extract_regex(usable, _NUMBER)
-    sign, whole, fraction, power_sign, power, power_end = (
-        pc.fill_null(pc.struct_field(parts, name), "")
-        for name in ("sign", "whole", "fraction", "power_sign", "power", "power_end")
-    )
-    digits = pc.binary_join_element_wise(whole, fraction, "")
-    significant = pc.ascii_ltrim(digits, "0")
-    point = _lengths(whole) - (_lengths(digits) - _lengths(significant)) + _powers(power_sign, power, power_end)
-    significant = pc.ascii_rtrim(significant, "0")
-    count = _lengths(significant)
-    is_zero = count == 0
-    fits = is_zero | ((count - point <= arrow.scale) & (point <= arrow.precision - arrow.scale))
-    fits &= _lengths(digits) > 0
-    exponent = pa.array(np.where(is_zero | ~fits, 0, point - count)).cast(pa.string())
-    significant = pc.if_else(pa.array(is_zero), "0", significant)
-    written = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, significant, ""), exponent, "E")
-    return pc.if_else(pa.array(fits), written, pa.scalar(None, pa.string())), ~fits & np.asarray(text.is_valid())
-
-
-def _powers(sign: pa.StringArray, head: pa.StringArray, last: pa.StringArray) -> NDArray[np.int64]:
-    """Exponents of ten, capped at a million, which is as good as more."""
-    digits = pc.binary_join_element_wise(head, last, "")
-    digits = pc.if_else(pc.greater(pc.binary_length(digits), _MAX_EXPONENT_DIGITS), "9" * _MAX_EXPONENT_DIGITS, digits)
-    size = np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
-    return np.where(np.asarray(pc.equal(sign, "-")), -size, size)
-
-
-def _lengths(text: pa.StringArray) -> NDArray[np.int64]:
-    return np.asarray(pc.binary_length(text)).astype(np.int64)
+def _normal(text: str | None, arrow: pa.DataType) -> str | None:
+    """A number as its significant digits and an exponent; None if there is none that the type holds."""
+    parts = None if text is None or len(text) > MAX_NUMBER_CHARACTERS else _NUMBER.fullmatch(text)
+    if parts is None or not parts["whole"] + parts["fraction"]:
+        return None
+    digits = (parts["whole"] + parts["fraction"]).lstrip("0")
+    significant = digits.rstrip("0")
+    size = (parts["size"] or "").lstrip("0")[:_MAX_EXPONENT_DIGITS]
+    exponent = int(f"{parts['power'] or ''}{size or 0}") - len(parts["fraction"]) + len(digits) - len(significant)
+    if not significant:
+        return "0"
+    is_held = -exponent <= arrow.scale and len(significant) + exponent <= arrow.precision - arrow.scale
+    return f"{parts['sign']}{significant}E{exponent}" if is_held else None
 
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
