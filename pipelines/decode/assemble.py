@@ -31,9 +31,10 @@ from nevermore.pipelines.decode.batches import (
 from nevermore.pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from nevermore.pipelines.decode.events import TWICE, Declared, Events, changes_in_source, distinct, reject
 from nevermore.pipelines.decode.feed import TableFeed
-from nevermore.pipelines.decode.image import Columns, Image, is_whole, typed
+from nevermore.pipelines.decode.image import Columns, Image, typed
 from nevermore.pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
 from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.jsonscan.spans import is_whole
 from nevermore.scan_core import Mask, Rows
 
 

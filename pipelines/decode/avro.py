@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.feed_schemas import decimal_type, logical_type
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
-from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, list_of, map_of, struct_of
 from nevermore.pipelines.errors import SourceError, WideBatchError
 from nevermore.scan_core import Mask
 from nevermore.scan_core.metadata import AvroError, WideValuesError, parse_record, union_members
@@ -106,7 +106,7 @@ def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:
         found = [(name, _value_type(branch, named, depth + 1)) for name, branch in union_members(schema)]
         if len(found) < 2:
             return found[0][1] if found else ValueType(pa.null())
-        return ValueType(pa.struct([pa.field(name, value.arrow) for name, value in found]), members=tuple(found))
+        return struct_of(found)
     if isinstance(schema, str):
         return ValueType(_PHYSICAL[schema]) if schema in _PHYSICAL else _value_type(named[schema], named, depth + 1)
     meant = logical_type(schema.get("connect.name"), schema.get("connect.parameters") or schema)
@@ -118,15 +118,11 @@ def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:
         return _value_type(kind, named, depth + 1)
     match kind:
         case "record":
-            members = tuple((f["name"], _value_type(f["type"], named, depth + 1)) for f in schema["fields"])
-            return ValueType(pa.struct([pa.field(n, m.arrow) for n, m in members]), members=members)
+            return struct_of((f["name"], _value_type(f["type"], named, depth + 1)) for f in schema["fields"])
         case "array":
-            element = _value_type(schema["items"], named, depth + 1)
-            return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+            return list_of(_value_type(schema["items"], named, depth + 1))
         case "map":
-            key, value = ValueType(pa.string()), _value_type(schema["values"], named, depth + 1)
-            arrow = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", value.arrow))
-            return ValueType(arrow, members=(("key", key), ("value", value)))
+            return map_of(ValueType(pa.string()), _value_type(schema["values"], named, depth + 1))
         case "fixed":
             return ValueType(pa.binary(int(schema["size"])))
         case _:

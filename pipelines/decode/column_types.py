@@ -24,8 +24,12 @@ from nevermore.pipelines.decode.value_types import (
     describe,
     from_arrow,
     from_config,
+    list_of,
+    list_type,
+    map_type,
     paths_below,
     plain_type,
+    struct_of,
     with_infinite_dates,
     with_members,
     with_written,
@@ -115,7 +119,7 @@ def _struct(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueT
     known = tuple((name, member) for name, member in members if not pa.types.is_null(member.arrow))
     if not known:
         return None
-    return ValueType(pa.struct([pa.field(name, member.arrow) for name, member in known]), members=known, inferred=True)
+    return replace(struct_of(known), inferred=True)
 
 
 def _list(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueType | None:
@@ -125,7 +129,7 @@ def _list(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueTyp
     element = infer(elements, options, depth + 1)
     if pa.types.is_null(element.arrow):
         return NOTHING
-    return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+    return list_of(element)
 
 
 def _joined(columns: list[SpanColumn]) -> SpanColumn:
@@ -227,14 +231,10 @@ def widened(narrow: pa.DataType, wide: pa.DataType) -> pa.DataType | None:
         return _widened_struct(narrow, wide)
     if pa.types.is_list(narrow) and pa.types.is_list(wide):
         element = widened(narrow.value_type, wide.value_type)
-        return None if element is None else pa.list_(pa.field("element", element))
+        return None if element is None else list_type(element)
     if pa.types.is_map(narrow) and pa.types.is_map(wide) and narrow.key_type == wide.key_type:
         value = widened(narrow.item_type, wide.item_type)
-        return (
-            None
-            if value is None
-            else pa.map_(pa.field("key", narrow.key_type, nullable=False), pa.field("value", value))
-        )
+        return None if value is None else map_type(narrow.key_type, value)
     return None
 
 
@@ -284,7 +284,7 @@ def _extended(known: pa.DataType, found: pa.DataType) -> pa.DataType:
             members[f.name] = _extended(members[f.name], f.type) if f.name in members else f.type
         return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
     if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(pa.field("element", _extended(known.value_type, found.value_type)))
+        return list_type(_extended(known.value_type, found.value_type))
     both = widened(known, found)
     return known if both is None else both
 

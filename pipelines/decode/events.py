@@ -6,6 +6,7 @@ are assembled in `assemble.py`.
 
 import base64
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
 from nevermore.pipelines.decode.casting import cast_each, per_second, rescale
-from nevermore.pipelines.decode.image import ImageSource, Nothing, ScannedImages
+from nevermore.pipelines.decode.image import ImageSource, Nothing, StackedImages
 from nevermore.pipelines.decode.json_columns import NUMBER_KINDS, TEXT_KINDS, decode, text, text_bytes, whole_numbers
 from nevermore.pipelines.decode.schema_registry import framed
 from nevermore.pipelines.decode.value_types import Encoding, ValueType, from_arrow, plain_type
@@ -228,8 +229,8 @@ class Events:
         skipped: number of raw events that are legitimately not a change, by reason.
         places: place of each change in the configured order, as text; None where the feed's own order counts.
         placeholder: stands for values that were not sent, where the format itself defines it.
-        servers: gives the server that each change comes from, as an index into their names, -1 if it is not stated; None where the
-            format does not tell servers apart.
+        servers: gives the server that each change comes from, NULL if it is not stated; None where the format does not tell servers
+            apart.
     """
 
     raw: Rows
@@ -248,21 +249,103 @@ class Events:
     skipped: Mapping[str, int] = field(default_factory=dict)
     places: pa.StringArray | None = None
     placeholder: bytes = b""
-    servers: Callable[[], tuple[NDArray[np.int32], tuple[str, ...]]] | None = None
+    servers: Callable[[], pa.StringArray] | None = None
 
     def __len__(self) -> int:
         return len(self.op)
 
 
+def events_of(
+    op: NDArray[np.uint8],
+    tables: tuple[NDArray[np.int32], tuple[str, ...]] | None,
+    after: ImageSource,
+    before: ImageSource,
+    *,
+    order: Callable[[str], Placed],
+    raw: Rows | None = None,
+    source_ts: pa.Array | None = None,
+    key: ImageSource | None = None,
+    declared: tuple[NDArray[np.int32], tuple[Declared, ...]] | None = None,
+    **others: Any,
+) -> Events:
+    """Changes of `tables`, see `table_names`; by default one for each raw event, without times, keys and declarations."""
+    count = len(op)
+    table_of, names = tables or (np.zeros(count, np.int32), ("",))
+    declared_of, declarations = declared or (np.zeros(count, np.int32), ())
+    return Events(
+        raw=np.arange(count) if raw is None else raw,
+        op=op,
+        table_of=table_of,
+        tables=names,
+        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")) if source_ts is None else source_ts,
+        after=after,
+        before=before,
+        key=Nothing() if key is None else key,
+        declared_of=declared_of.astype(np.int32),
+        declared=declarations or (Declared(),),
+        order=order,
+        **others,
+    )
+
+
 def no_events() -> Events:
     """No changes at all."""
-    nothing, places = Nothing(), np.zeros(0, np.int64)
-    codes = places.astype(np.int32)
-    times = pa.nulls(0, pa.timestamp("us", "UTC"))
+    op, codes = np.zeros(0, np.uint8), np.zeros(0, np.int32)
+    return events_of(op, (codes, ()), Nothing(), Nothing(), order=no_order)
+
+
+def merged(parts: Sequence[Events]) -> Events:
+    """Changes of several layouts, in the order of their raw events, each of which is of one of them."""
+    if len(parts) < 2:
+        return parts[0] if parts else no_events()
+    raw = np.concatenate([part.raw for part in parts])
+    order = np.argsort(raw, kind="stable")
+    places, counts = pa.array(order), [len(part) for part in parts]
+    part_of = np.repeat(np.arange(len(parts), dtype=np.int32), counts)[order]
+    place_of = np.concatenate([np.arange(count) for count in counts])[order]
+    tables = tuple(dict.fromkeys(name for part in parts for name in part.tables))
+    codes = [np.array([tables.index(name) for name in part.tables], np.int32)[part.table_of] for part in parts]
+    firsts = np.cumsum([0, *(len(part.declared) for part in parts)], dtype=np.int32)
+    declared_of = [first + part.declared_of for first, part in zip(firsts, parts, strict=False)]
+    skipped = Counter[str]()
+    for part in parts:
+        skipped.update(part.skipped)
+
+    def joined(arrays: Iterable[pa.Array]) -> pa.Array:
+        return pa.concat_arrays(arrays).take(places)
+
+    def placed(path: str) -> Placed:
+        found: list[Placed | None] = []
+        for part in parts:
+            found.append(None)
+            with suppress(KeyError):
+                found[-1] = part.order(path)
+        if not any(found):
+            raise KeyError(path)
+        nothing = [(pa.repeat(_MISSING, len(part)).cast(pa.string()), None) for part in parts]
+        each = [at or none for at, none in zip(found, nothing, strict=True)]
+        reasons = [pa.nulls(len(at), pa.string()) if why is None else why for at, why in each]
+        return joined(at for at, _ in each), joined(reasons)
+
     return Events(
-        places, np.zeros(0, np.uint8), codes, (), times, nothing, nothing, nothing, codes, (Declared(),),
-        order=lambda _: (pa.nulls(0, pa.string()), None),
-    )  # fmt: skip
+        raw=raw[order],
+        op=np.concatenate([part.op for part in parts])[order],
+        table_of=np.concatenate(codes)[order],
+        tables=tables,
+        source_ts=joined(part.source_ts for part in parts),
+        after=StackedImages(tuple(part.after for part in parts), part_of, place_of),
+        before=StackedImages(tuple(part.before for part in parts), part_of, place_of),
+        key=StackedImages(tuple(part.key for part in parts), part_of, place_of),
+        declared_of=np.concatenate(declared_of)[order],
+        declared=tuple(declared for part in parts for declared in part.declared),
+        order=placed,
+        sparse_updates=parts[0].sparse_updates,
+        refusals=tuple(refused for part in parts for refused in part.refusals),
+        skipped=skipped,
+        servers=lambda: joined(
+            pa.nulls(len(part), pa.string()) if part.servers is None else part.servers() for part in parts
+        ),
+    )
 
 
 def without_refused(events: Events) -> Events:
@@ -403,21 +486,24 @@ def no_order(path: str) -> Placed:
 
 def loaded_rows(table: str, declared: Declared, members: Members) -> Events:
     """Rows that were read from a table of a database, as snapshot reads; the first document of their batch is no row."""
-    count = len(members)
-    codes = np.zeros(count, np.int32)
-    return Events(
-        raw=np.arange(1, count + 1),
-        op=np.full(count, ord("r"), np.uint8),
-        table_of=codes,
-        tables=(table,),
-        source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
-        after=ScannedImages(members),
-        before=Nothing(),
-        key=Nothing(),
-        declared_of=codes,
-        declared=(declared,),
-        order=no_order,
-    )
+    op, raw = np.full(len(members), ord("r"), np.uint8), np.arange(1, len(members) + 1)
+    return described_rows([(table, declared)], np.zeros(len(members), np.int32), op, members, Nothing(), raw=raw)
+
+
+def described_rows(
+    tables: Sequence[tuple[str, Declared]],
+    description: NDArray[np.int32],
+    op: NDArray[np.uint8],
+    after: ImageSource,
+    before: ImageSource,
+    **others: Any,
+) -> Events:
+    """Changes of tables of a database, whose source describes each of them by number: its name, types and key at some time."""
+    names = tuple(dict.fromkeys(name for name, _ in tables))
+    declared = (description, tuple(declared for _, declared in tables))
+    places = np.array([names.index(name) for name, _ in tables] or [0], np.int32)
+    of_table = places[description], names or ("",)
+    return events_of(op, of_table, after, before, order=no_order, declared=declared, **others)
 
 
 def places(events: Events, order_by: Sequence[str]) -> Placed:
@@ -587,6 +673,7 @@ def _complement(digits: pa.StringArray) -> pa.StringArray:
 
 
 TWICE = "an object gives a member twice"
+TOMBSTONE = "tombstone"
 _STATUS_REASONS: Mapping[int, str] = {
     kernels.BROKEN: "not JSON",
     kernels.NOT_CONTAINER: "JSON, but no object",
@@ -609,6 +696,13 @@ def broken_documents(members: Members) -> tuple[Refusal, ...]:
     if members.is_object.all():
         return ()
     return tuple(r for status, reason in _STATUS_REASONS.items() for r in refusal(members.status == status, reason))
+
+
+def with_others(events: Events, members: Members) -> Events:
+    """The events of documents; those that are no object are refused, blank lines and tombstones are skipped."""
+    refusals = (*broken_documents(members), *events.refusals)
+    skipped = skip_counts(("blank line", blank(members)), (TOMBSTONE, tombstones(members)))
+    return replace(events, refusals=refusals, skipped={**skipped, **events.skipped})
 
 
 def blank(members: Members) -> Mask:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, list_of, map_of, struct_of
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "int8": pa.int32(),
@@ -161,14 +161,11 @@ def value_type(schema: Mapping[str, Any]) -> ValueType:
             once(name for name, _ in members)
             if not members:
                 return ValueType(pa.string(), Encoding.TEXT)
-            return ValueType(pa.struct([pa.field(n, m.arrow) for n, m in members]), members=members)
+            return struct_of(members)
         case "array":
-            element = value_type(schema.get("items") or {})
-            return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+            return list_of(value_type(schema.get("items") or {}))
         case "map":
-            key, value = value_type(schema.get("keys") or {}), value_type(schema.get("values") or {})
-            arrow = pa.map_(pa.field("key", key.arrow, nullable=False), pa.field("value", value.arrow))
-            return ValueType(arrow, members=(("key", key), ("value", value)))
+            return map_of(value_type(schema.get("keys") or {}), value_type(schema.get("values") or {}))
         case "bytes":
             return ValueType(pa.binary(), Encoding.BASE64)
         case str(physical) if physical in _PHYSICAL:

@@ -23,7 +23,7 @@ from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
-from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, no_documents
+from nevermore.pipelines.jsonscan.spans import Documents, Members, SpanColumn, is_whole, no_documents
 from nevermore.scan_core import Mask, Rows
 
 
@@ -268,6 +268,8 @@ class ArrowMembers:
 
     def take(self, rows: NDArray[np.int64]) -> "ArrowMembers":
         """The images of these events."""
+        if is_whole(rows, len(self)):
+            return self
         places = pa.array(rows)
         return ArrowMembers({name: array.take(places) for name, array in self.columns.items()}, self.is_object[rows])
 
@@ -342,18 +344,7 @@ class ObjectImages:
 
     def take(self, rows: Rows) -> Members:
         """See `ImageSource`."""
-        return scan_objects(taken(self.documents, rows)).without_names(self.without)
-
-
-@dataclass(frozen=True)
-class ScannedImages:
-    """Objects whose members are already scanned."""
-
-    members: Members
-
-    def take(self, rows: Rows) -> Members:
-        """See `ImageSource`."""
-        return self.members if is_whole(rows, len(self.members)) else self.members.take(rows)
+        return scan_objects(self.documents.take(rows)).without_names(self.without)
 
 
 @dataclass(frozen=True)
@@ -370,8 +361,8 @@ class OverlaidImages:
 
     def take(self, rows: Rows) -> Members:
         """See `ImageSource`."""
-        base = scan_objects(taken(self.rows, rows))
-        over = scan_objects(taken(self.changed, rows), base.names)
+        base = scan_objects(self.rows.take(rows))
+        over = scan_objects(self.changed.take(rows), base.names)
         status = np.where(over.status == kernels.REPEATED, over.status, base.status)
         return _combined(over, base, lambda column: column.kind != kernels.MISSING, status)
 
@@ -423,7 +414,7 @@ class PrefixedImages:
 
     def take(self, rows: Rows) -> Members:
         """See `ImageSource`."""
-        members = scan_objects(taken(self.documents, rows))
+        members = scan_objects(self.documents.take(rows))
         names = set(members.names)
         prefixed = [n for n in members.names if n.startswith(self.prefix) and n.removeprefix(self.prefix) in names]
         if not prefixed:
@@ -480,41 +471,25 @@ def _combined(
 
 
 @dataclass(frozen=True)
-class TableImages:
-    """Rows that are columns already."""
-
-    columns: Mapping[str, pa.Array]
-    present: Mask
-
-    def take(self, rows: Rows) -> ArrowMembers:
-        """See `ImageSource`."""
-        places = pa.array(rows)
-        whole = is_whole(rows, len(self.present))
-        columns = {n: c if whole else c.take(places) for n, c in self.columns.items()}
-        return ArrowMembers(columns, self.present[rows])
-
-
-@dataclass(frozen=True)
 class StackedImages:
-    """Rows in columns of several schemas; changes that are taken together share one schema.
+    """Rows of several layouts or schemas; changes that are taken together share one.
 
     Attributes:
-        parts: rows of each schema.
+        parts: rows of each.
         part_of: part of each change.
         place_of: row of each change in its part.
     """
 
-    parts: tuple[ArrowMembers, ...]
+    parts: tuple[ImageSource, ...]
     part_of: NDArray[np.int32]
     place_of: Rows
 
-    def take(self, rows: Rows) -> ArrowMembers:
+    def take(self, rows: Rows) -> Columns:
         """See `ImageSource`."""
         if not len(rows):
             return ArrowMembers({}, np.zeros(0, np.bool_))
         (part,) = np.unique(self.part_of[rows])
-        places, image = self.place_of[rows], self.parts[int(part)]
-        return image if is_whole(places, len(image)) else image.take(places)
+        return self.parts[int(part)].take(self.place_of[rows])
 
 
 @dataclass(frozen=True)
@@ -531,13 +506,3 @@ def taken_cells(offsets: Rows, rows: Rows) -> tuple[Rows, Rows]:
     lengths = np.diff(offsets)[rows]
     begins = np.r_[0, np.cumsum(lengths)]
     return begins, np.repeat(offsets[:-1][rows] - begins[:-1], lengths) + np.arange(int(begins[-1]))
-
-
-def taken(documents: Documents, rows: Rows) -> Documents:
-    """Documents of these rows, without a copy if these are all of them."""
-    return documents if is_whole(rows, len(documents)) else documents.take(rows)
-
-
-def is_whole(rows: Rows, count: int) -> bool:
-    """Whether the rows are all of `count`, in order, so that nothing needs to be copied."""
-    return len(rows) == count and bool((rows == np.arange(count)).all())

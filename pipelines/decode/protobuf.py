@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.feed_schemas import MAX_DIGITS, OF_OWN_SCALES
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
-from nevermore.pipelines.decode.value_types import Encoding, ValueType
+from nevermore.pipelines.decode.value_types import Encoding, ValueType, list_of, list_type, map_of, map_type, struct_of
 from nevermore.pipelines.errors import SourceError, WideBatchError
 from nevermore.pipelines.jsonscan.members import MIN_CELLS
 from nevermore.scan_core import Mask
@@ -345,30 +345,21 @@ def _field(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
     name = known.name
     if known.message_type is not None and known.message_type.GetOptions().map_entry:
         key, item = (_one(part, unit, within) for part in _fields(known.message_type))
-        types = (("key", key.value_type), ("value", item.value_type))
         return _Column(
-            ValueType(_map(key.value_type.arrow, item.value_type.arrow), members=types),
+            map_of(key.value_type, item.value_type),
             lambda message: [(key.value(of), item.value(value)) for of, value in getattr(message, name).items()],
-            _map(key.held, item.held),
+            map_type(key.held, item.held),
         )
     one = _one(known, unit, within)
     if known.is_repeated:
         return _Column(
-            ValueType(_list(one.value_type.arrow), members=(("element", one.value_type),)),
+            list_of(one.value_type),
             lambda message: [one.value(value) for value in getattr(message, name)],
-            _list(one.held),
+            list_type(one.held),
         )
     if not known.has_presence:
         return replace(one, value=lambda message: one.value(getattr(message, name)))
     return replace(one, value=lambda message: one.value(getattr(message, name)) if message.HasField(name) else None)
-
-
-def _list(element: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", element))
-
-
-def _map(key: pa.DataType, value: pa.DataType) -> pa.DataType:
-    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
 def _one(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
@@ -408,8 +399,7 @@ def _message(known: Any, unit: str, within: tuple[str, ...]) -> _Column:
     if descriptor.full_name == _DECIMAL:
         value_type = _decimal_type(known)
     else:
-        members = tuple((name, column.value_type) for name, column in columns.items())
-        value_type = ValueType(pa.struct([(name, member.arrow) for name, member in members]), members=members)
+        value_type = struct_of((name, column.value_type) for name, column in columns.items())
     held = pa.struct([(name, column.held) for name, column in columns.items()])
     return _Column(value_type, lambda message: _members(message, columns), held)
 

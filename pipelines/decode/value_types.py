@@ -4,7 +4,7 @@ Covers members of structs, lists and maps, and the plain types that mirrors stor
 `arrow_columns.py` decode values by these types.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -84,6 +84,32 @@ class ValueType:
     scale: int | None = None
     inferred: bool = False
     infinite: InfiniteDates = "quarantine"
+
+
+def list_type(element: pa.DataType) -> pa.ListType:
+    """The type of lists with these elements, as tables have it."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_type(key: pa.DataType, value: pa.DataType) -> pa.MapType:
+    """The type of maps with these keys and values, as tables have it."""
+    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
+
+
+def struct_of(members: Iterable[tuple[str, ValueType]]) -> ValueType:
+    """Structs with these members."""
+    known = tuple(members)
+    return ValueType(pa.struct([pa.field(name, member.arrow) for name, member in known]), members=known)
+
+
+def list_of(element: ValueType) -> ValueType:
+    """Lists with these elements."""
+    return ValueType(list_type(element.arrow), members=(("element", element),))
+
+
+def map_of(key: ValueType, value: ValueType) -> ValueType:
+    """Maps with these keys and values."""
+    return ValueType(map_type(key.arrow, value.arrow), members=(("key", key), ("value", value)))
 
 
 def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
@@ -286,9 +312,8 @@ def _arrow(arrow: pa.DataType, members: Mapping[str, ValueType]) -> pa.DataType:
     if pa.types.is_struct(arrow):
         return pa.struct([pa.field(name, member.arrow) for name, member in members.items()])
     if pa.types.is_map(arrow):
-        key = pa.field("key", members["key"].arrow, nullable=False)
-        return pa.map_(key, pa.field("value", members["value"].arrow))
-    return pa.list_(pa.field("element", members["element"].arrow))
+        return map_type(members["key"].arrow, members["value"].arrow)
+    return list_type(members["element"].arrow)
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
@@ -331,6 +356,5 @@ def _plain_nested(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(arrow):
         return pa.struct([pa.field(f.name, plain_type(f.type)) for f in arrow])
     if pa.types.is_map(arrow):
-        key = pa.field("key", plain_type(arrow.key_type), nullable=False)
-        return pa.map_(key, pa.field("value", plain_type(arrow.item_type)))
-    return pa.list_(pa.field("element", plain_type(arrow.value_type)))
+        return map_type(plain_type(arrow.key_type), plain_type(arrow.item_type))
+    return list_type(plain_type(arrow.value_type))

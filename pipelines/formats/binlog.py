@@ -22,21 +22,20 @@ from nevermore.pipelines.decode.events import (
     TWICE,
     Declared,
     Events,
-    blank,
-    broken_documents,
+    described_rows,
+    events_of,
     loaded_rows,
     milliseconds,
-    no_order,
     op_codes,
     paths_of,
     refusal,
     skip_counts,
     strings,
     table_names,
-    tombstones,
+    with_others,
 )
 from nevermore.pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
-from nevermore.pipelines.decode.image import Columns, Nothing, ObjectImages, OverlaidImages
+from nevermore.pipelines.decode.image import Columns, ObjectImages, OverlaidImages
 from nevermore.pipelines.decode.json_columns import integers, json_text, text
 from nevermore.pipelines.decode.value_types import Encoding, ValueType
 from nevermore.pipelines.errors import SourceError
@@ -62,8 +61,6 @@ _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 HEADER = b"H"
 ROWS = b"L"
 """First bytes of the descriptions of tables, and of rows that were selected."""
-PACKET_HEADER_BYTES = 4
-"""Of a row that was selected, in front of its values."""
 MAX_DIGITS = 38
 MAX_BYTES = 2**31 - 1
 _DOUBLE_BYTES = 9
@@ -95,20 +92,16 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     empty = row_change & ~truncate & (count == 0)
     unknown = messages.is_object & ~ddl & (op_of_message == 0)
     deleted = op == ord("d")
-    return Events(
+    events = events_of(
+        op,
+        (names_of[raw_of], tables),
+        ObjectImages(rows.where(~deleted)),
+        OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
         raw=raw_of,
-        op=op,
-        table_of=names_of[raw_of],
-        tables=tables,
         source_ts=milliseconds(*integers(messages.column("es"))).take(pa.array(raw_of)),
-        after=ObjectImages(rows.where(~deleted)),
-        before=OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
-        key=Nothing(),
-        declared_of=declared_of[raw_of],
-        declared=declared,
+        declared=(declared_of[raw_of], declared),
         order=paths_of(documents, raw_of),
         refusals=(
-            *broken_documents(messages),
             *refusal(
                 unknown,
                 "not a Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true",
@@ -119,8 +112,9 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
             *refusal(repeated, f"mysqlType, sqlType or pkNames: {TWICE}"),
             *refusal(broken, f"mysqlType, sqlType or pkNames: {_BROKEN}"),
         ),
-        skipped=skip_counts(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
+        skipped=skip_counts(("DDL", ddl)),
     )
+    return with_others(events, messages)
 
 
 def _elements(
@@ -203,32 +197,25 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     former = messages.column("old").documents(kernels.OBJECT)
     unknown = messages.is_object & (op == 0) & ~control & ~encrypted
     deleted = op == ord("d")
-    table_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
     seconds, given = integers(messages.column("ts"))
     declared_of, declared, repeated, broken = _maxwell_declared(messages)
-    return Events(
-        raw=np.arange(len(op)),
-        op=op,
-        table_of=table_of,
-        tables=tables,
+    events = events_of(
+        op,
+        table_names([strings(messages.column(name)) for name in ("database", "table")]),
+        ObjectImages(rows.where(~deleted)),
+        OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
         source_ts=milliseconds(seconds * 1000, given),
-        after=ObjectImages(rows.where(~deleted)),
-        before=OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
-        key=Nothing(),
-        declared_of=declared_of,
-        declared=declared,
+        declared=(declared_of, declared),
         order=paths_of(documents),
         refusals=(
-            *broken_documents(messages),
             *refusal(encrypted, "encrypted: only Maxwell's own key can decrypt it; run Maxwell without encryption"),
             *refusal(unknown, "not a Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
             *refusal(repeated, f"primary_key_columns: {TWICE}"),
             *refusal(broken, f"primary_key_columns: {_BROKEN}"),
         ),
-        skipped=skip_counts(
-            ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
-        ),
+        skipped=skip_counts(("control event", control)),
     )
+    return with_others(events, messages)
 
 
 def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
@@ -557,20 +544,14 @@ def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
     header = np.ascontiguousarray(data[begin[:, None] + np.arange(8)]).view("<u4") if num_rows else np.zeros((0, 2))
     version = header[:, 0].astype(np.int64)
     times = pa.array(header[:, 1].astype(np.int64) * 1_000_000).cast(pa.timestamp("us", "UTC"))
-    names = tuple(dict.fromkeys(t.name for t in layout.tables)) or ("",)
-    places = np.array([names.index(t.name) for t in layout.tables] or [0], np.int32)
-    return Events(
+    return described_rows(
+        [(t.name, t.declared) for t in layout.tables],
+        header[:, 0].astype(np.int32),
+        op,
+        _RowImages(data, layout, version, op, begin, new, is_new=True),
+        _RowImages(data, layout, version, op, begin, old, is_new=False),
         raw=of.astype(np.int64) + 1,
-        op=op,
-        table_of=places[version],
-        tables=names,
         source_ts=times,
-        after=_RowImages(data, layout, version, op, begin, new, is_new=True),
-        before=_RowImages(data, layout, version, op, begin, old, is_new=False),
-        key=Nothing(),
-        declared_of=version.astype(np.int32),
-        declared=tuple(t.declared for t in layout.tables) or (Declared(),),
-        order=no_order,
         refusals=refusal(np.concatenate([[False], broken]), "a row event of the binary log that cannot be read"),
     )
 
@@ -601,7 +582,7 @@ def _selected_rows(
     table, count = layout.tables[0], len(begin)
     shape = len(table.columns), count
     start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
-    begin, until = begin + PACKET_HEADER_BYTES, np.ascontiguousarray(until)
+    begin, until = np.ascontiguousarray(begin), np.ascontiguousarray(until)
     if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
         raise SourceError(f"rows selected from {table.name} cannot be read")
     members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))

@@ -24,8 +24,7 @@ from nevermore.pipelines.decode.events import (
     Declared,
     Events,
     Placed,
-    blank,
-    broken_documents,
+    events_of,
     of_columns,
     op_codes,
     paths_of,
@@ -33,16 +32,9 @@ from nevermore.pipelines.decode.events import (
     skip_counts,
     strings,
     table_names,
-    tombstones,
+    with_others,
 )
-from nevermore.pipelines.decode.image import (
-    EitherImages,
-    ImageSource,
-    Nothing,
-    ObjectImages,
-    PrefixedImages,
-    TableImages,
-)
+from nevermore.pipelines.decode.image import ArrowMembers, EitherImages, ImageSource, ObjectImages, PrefixedImages
 from nevermore.pipelines.decode.json_columns import decode, json_text
 from nevermore.pipelines.decode.value_types import ValueType
 from nevermore.pipelines.errors import SourceError
@@ -135,15 +127,14 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     deleted = op == ord("d")
     without = frozenset(names)
     old, has_old = old_rows(op)
-    events = _events(
-        op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.take(old).where(has_old), without)
-    )
     unknown = rows.is_object & (op == 0)
-    return Events(
-        **events,
+    events = _events(
+        op,
+        times,
+        ObjectImages(usable.where(~deleted), without),
+        ObjectImages(usable.take(old).where(has_old), without),
         order=paths_of(documents),
         refusals=(
-            *broken_documents(rows),
             *refusal(rows.is_object & stated.in_doubt, SEVERAL),
             *(
                 refused
@@ -152,13 +143,8 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
             ),
             *refusal(unknown, f"no {names[0] if options.op_column else 'column'} with the operation"),
         ),
-        skipped=skip_counts(
-            ("blank line", blank(rows)),
-            ("tombstone", tombstones(rows)),
-            ("row before an update", op == BEFORE),
-            ("left out by ops", op == ord("x")),
-        ),
     )
+    return with_others(events, rows)
 
 
 def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str | None) -> Events:
@@ -178,15 +164,18 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
     former = {} if before_prefix is None else _prefixed(columns, before_prefix)
     now = {name: array for name, array in columns.items() if name not in {f"{before_prefix}{n}" for n in former}}
     types = types_of_file(table)
-    return Events(
-        **_events(op, times, TableImages(now, op != ord("d")), _old_images(op, now, former), types),
+    return _events(
+        op,
+        times,
+        ArrowMembers(now, op != ord("d")),
+        _old_images(op, now, former),
         order=order,
+        declared=(np.zeros(len(op), np.int32), (Declared(types, is_whole=bool(types)),)),
         refusals=refusal(
             op == 0,
             f"no operation that is known in {column}",
             None if column is None else _single(table.column(column)),
         ),
-        skipped=skip_counts(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
 
 
@@ -265,38 +254,22 @@ def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Arra
     return {name: columns[prefix + name] for name in columns if prefix + name in columns}
 
 
-def _old_images(op: NDArray[np.uint8], now: Mapping[str, pa.Array], former: Mapping[str, pa.Array]) -> TableImages:
+def _old_images(op: NDArray[np.uint8], now: Mapping[str, pa.Array], former: Mapping[str, pa.Array]) -> ArrowMembers:
     old, has_old = old_rows(op)
     if not former:
         whole = bool((old == np.arange(len(old))).all())
-        return TableImages(now if whole else {name: a.take(pa.array(old)) for name, a in now.items()}, has_old)
+        return ArrowMembers(now if whole else {name: a.take(pa.array(old)) for name, a in now.items()}, has_old)
     said = (op == ord("u")) & np.any([np.asarray(array.is_valid()) for array in former.values()], axis=0)
     deleted = op == ord("d")
     columns = {name: pc.if_else(pa.array(deleted), now[name], array) for name, array in former.items()}
     rest = {name: pc.if_else(pa.array(deleted), a, pa.scalar(None, a.type)) for name, a in now.items()}
-    return TableImages({**rest, **columns}, deleted | said)
+    return ArrowMembers({**rest, **columns}, deleted | said)
 
 
-def _events(
-    op: NDArray[np.uint8],
-    times: pa.Array,
-    after: ImageSource,
-    before: ImageSource,
-    types: Mapping[str, ValueType] | None = None,
-) -> dict[str, Any]:
-    count = len(op)
-    return {
-        "raw": np.arange(count),
-        "op": np.where((op == ord("x")) | (op == BEFORE), np.uint8(0), op),
-        "table_of": np.zeros(count, np.int32),
-        "tables": ("",),
-        "source_ts": times,
-        "after": after,
-        "before": before,
-        "key": Nothing(),
-        "declared_of": np.zeros(count, np.int32),
-        "declared": (Declared(types or {}, is_whole=bool(types)),),
-    }
+def _events(op: Ops, times: pa.Array, after: ImageSource, before: ImageSource, **others: Any) -> Events:
+    skipped = skip_counts(("row before an update", op == BEFORE), ("left out by ops", op == ord("x")))
+    changes = np.where((op == ord("x")) | (op == BEFORE), np.uint8(0), op)
+    return events_of(changes, None, after, before, source_ts=times, skipped=skipped, **others)
 
 
 def _ops(stated: _StatedOps, present: Mask, options: RowChangeOptions) -> Ops:
@@ -348,34 +321,24 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
     unknown = messages.is_object & (op == 0) & ~control
     deleted = op == ord("d")
     data = messages.column("data").documents(kernels.OBJECT)
-    table_of, tables = table_names([strings(metadata.column(name)) for name in ("schema-name", "table-name")])
     times, _ = casting.from_text(strings(metadata.column("timestamp")), pa.timestamp("us", "UTC"))
-    return Events(
-        raw=np.arange(len(op)),
-        op=op,
-        table_of=table_of,
-        tables=tables,
-        source_ts=times,
-        after=PrefixedImages(data.where(~deleted), options.before_prefix, inside=False),
-        before=EitherImages(
+    events = events_of(
+        op,
+        table_names([strings(metadata.column(name)) for name in ("schema-name", "table-name")]),
+        PrefixedImages(data.where(~deleted), options.before_prefix, inside=False),
+        EitherImages(
             ObjectImages(data.where(deleted)),
             EitherImages(
                 ObjectImages(_nested(messages).where(~deleted)),
                 PrefixedImages(data.where(~deleted), options.before_prefix, inside=True),
             ),
         ),
-        key=Nothing(),
-        declared_of=np.zeros(len(op), np.int32),
-        declared=(Declared(),),
+        source_ts=times,
         order=paths_of(documents),
-        refusals=(
-            *broken_documents(messages),
-            *refusal(unknown, "not a DMS change: operation is none of load, insert, update, delete", operation),
-        ),
-        skipped=skip_counts(
-            ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
-        ),
+        refusals=refusal(unknown, "not a DMS change: operation is none of load, insert, update, delete", operation),
+        skipped=skip_counts(("control event", control)),
     )
+    return with_others(events, messages)
 
 
 def _op_column(rows: pa.Table, name: str) -> str:

@@ -4,9 +4,10 @@ Contains the rules that make an event a change, the layouts and the options. Deb
 `debezium_json.py` by the same rules.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +22,16 @@ from nevermore.pipelines.decode.events import (
     Events,
     Placed,
     Refusal,
-    codes_of,
     distinct_columns,
+    events_of,
+    merged,
     milliseconds,
     of_columns,
     op_codes,
+    skip_counts,
     table_names,
 )
-from nevermore.pipelines.decode.image import ArrowMembers, StackedImages
+from nevermore.pipelines.decode.image import ArrowMembers
 from nevermore.pipelines.decode.json_columns import text, text_bytes, true_mask
 from nevermore.pipelines.decode.protobuf import ProtobufMessages
 from nevermore.pipelines.decode.schema_registry import (
@@ -195,65 +198,40 @@ class EventColumns:
     key_types: Mapping[str, ValueType] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Part:
-    op: NDArray[np.uint8]
-    names: list[pa.Array]
-    source_ts: pa.Array
-    after: ArrowMembers
-    before: ArrowMembers
-    types: Mapping[str, ValueType]
-    skipped: Mapping[str, int]
-    refused: Mask
-    server: pa.Array | None = None
-
-
 def decode_columns(
     groups: Sequence[EventColumns], refusals: tuple[Refusal, ...] = (), skipped: Mapping[str, int] | None = None
 ) -> Events:
     """Decode events in columns to changes; `refusals` and `skipped` are for raw events outside of all groups."""
-    parts = [_envelope(g) if is_envelope(g.columns) else _flat(g) for g in groups]
-    raw = np.concatenate([g.raw for g in groups]) if groups else np.zeros(0, np.int64)
-    order = np.argsort(raw, kind="stable")
-    counts = [len(g.raw) for g in groups]
-    part_of = np.repeat(np.arange(len(groups), dtype=np.int32), counts)[order]
-    place_of = np.concatenate([np.arange(n) for n in counts])[order] if groups else np.zeros(0, np.int64)
-    places = pa.array(order)
-    table_of, tables = table_names(
-        [pa.concat_arrays([p.names[i] for p in parts]).take(places) for i in range(len(PARTS))]
-        if parts
-        else [pa.array([], pa.string())]
-    )
-    counted = dict(skipped or {})
-    for part in parts:
-        for reason, count in part.skipped.items():
-            counted[reason] = counted.get(reason, 0) + count
-    refused = np.sort(np.concatenate([g.raw[p.refused] for g, p in zip(groups, parts, strict=True)])) if parts else raw
-    keys = [ArrowMembers(g.key, np.full(len(g.raw), bool(g.key))) for g in groups]
-    return Events(
-        raw=raw[order],
-        op=np.concatenate([p.op for p in parts])[order] if parts else np.zeros(0, np.uint8),
-        table_of=table_of,
-        tables=tables,
-        source_ts=pa.concat_arrays([p.source_ts for p in parts]).take(places) if parts else milliseconds(raw, raw > 0),
-        after=StackedImages(tuple(p.after for p in parts), part_of, place_of),
-        before=StackedImages(tuple(p.before for p in parts), part_of, place_of),
-        key=StackedImages(tuple(keys), part_of, place_of),
-        declared_of=part_of,
-        declared=tuple(
-            Declared({**g.key_types, **p.types}, tuple(g.key_types), bool(p.types))
-            for g, p in zip(groups, parts, strict=True)
-        )
-        or (Declared(),),
-        order=_orders(groups, places),
-        refusals=(*refusals, *((Refusal(refused, NO_CHANGE),) if len(refused) else ())),
-        skipped=counted,
-        servers=lambda: codes_of(
-            pa.concat_arrays(
-                [pa.nulls(len(p.op), pa.string()) if p.server is None else p.server for p in parts]
-                or [pa.array([], pa.string())]
-            ).take(places)
-        ),
+    events = merged([_envelope(g) if is_envelope(g.columns) else _flat(g) for g in groups])
+    return replace(events, refusals=(*refusals, *events.refusals), skipped={**events.skipped, **(skipped or {})})
+
+
+def _changes(
+    group: EventColumns,
+    op: Ops,
+    after: ArrowMembers,
+    before: ArrowMembers,
+    *,
+    names: list[pa.Array] | None = None,
+    types: Mapping[str, ValueType] | None = None,
+    refused: Mask | None = None,
+    **others: Any,
+) -> Events:
+    """Changes of a group; without `names`, its events name no table."""
+    count, types = len(group.raw), types or {}
+    declared = Declared({**group.key_types, **types}, tuple(group.key_types), bool(types))
+    rows = group.raw if refused is None else group.raw[refused]
+    return events_of(
+        op,
+        table_names(names) if names else None,
+        after,
+        before,
+        raw=group.raw,
+        key=ArrowMembers(group.key, np.full(count, bool(group.key))),
+        declared=(np.zeros(count, np.int32), (declared,)),
+        order=partial(_placed, group),
+        refusals=() if refused is None or not len(rows) else (Refusal(rows, NO_CHANGE),),
+        **others,
     )
 
 
@@ -263,7 +241,7 @@ def decode_rows_of_file(rows: pa.Table) -> Events:
     return decode_columns([EventColumns(np.arange(rows.num_rows), columns, types_of_file(rows))])
 
 
-def _envelope(group: EventColumns) -> _Part:
+def _envelope(group: EventColumns) -> Events:
     count = len(group.raw)
     op, message, unknown = of_envelope(op_codes(_text(group.columns["op"]), _OPS))
     source = group.columns.get("source")
@@ -279,73 +257,59 @@ def _envelope(group: EventColumns) -> _Part:
         images[name] = ArrowMembers(_members(column), np.asarray(column.is_valid()))
         if name in group.types:
             types |= dict(group.types[name].members)
-    return _Part(
-        op=op,
+    return _changes(
+        group,
+        op,
+        images["after"],
+        images["before"],
         names=[_text_or_null(origin.get(name), count) for name in PARTS],
-        source_ts=pc.coalesce(_millis(origin.get("ts_ms"), count), of_event),
-        after=images["after"],
-        before=images["before"],
         types=types,
-        skipped={"logical decoding message": int(message.sum())} if message.any() else {},
         refused=unknown,
-        server=_text_or_null(origin.get(SERVER), count),
+        source_ts=pc.coalesce(_millis(origin.get("ts_ms"), count), of_event),
+        skipped=skip_counts(("logical decoding message", message)),
+        servers=lambda: _text_or_null(origin.get(SERVER), count),
     )
 
 
-def _flat(group: EventColumns) -> _Part:
+def _flat(group: EventColumns) -> Events:
     count = len(group.raw)
     columns = group.columns
+    nothing, every = ArrowMembers({}, np.zeros(count, np.bool_)), np.ones(count, np.bool_)
     if not columns:
-        return _part_without_rows(np.full(count, DELETE, np.uint8))
+        return _changes(group, np.full(count, DELETE, np.uint8), nothing, nothing)
     if not set(FLAGS) & set(columns):
         is_control = is_control_message(columns)
         has_image = any(name in columns and _is_struct(columns[name].type) for name in ("before", "after"))
         if is_control or has_image or not is_row_schema(columns):
-            part = _part_without_rows(np.zeros(count, np.uint8))
-            return (
-                replace(part, skipped={"control event": count}) if is_control else replace(part, refused=part.op == 0)
-            )
+            skipped = {"control event": count} if is_control else {}
+            refused = None if is_control else every
+            return _changes(group, np.zeros(count, np.uint8), nothing, nothing, refused=refused, skipped=skipped)
     stated = op_codes(_text_or_null(columns.get("__op"), count), _OPS)
-    given = np.asarray(columns["__op"].is_valid()) if "__op" in columns else np.zeros(count, np.bool_)
+    given = np.asarray(columns["__op"].is_valid()) if "__op" in columns else ~every
     flagged = np.asarray(pc.fill_null(pc.equal(_text_or_null(columns.get("__deleted"), count), "true"), False))
-    op, refused = of_row(stated, given, flagged)
+    op, unknown = of_row(stated, given, flagged)
     row = {name: array for name, array in columns.items() if name not in ADDED}
     deleted = op == DELETE
-    return _Part(
-        op=op,
+    return _changes(
+        group,
+        op,
+        ArrowMembers(row, ~deleted),
+        ArrowMembers(row, deleted),
         names=[
             pc.coalesce(*(_text_or_null(columns.get(f"{prefix}{name}"), count) for prefix in ORIGIN_PREFIXES))
             for name in PARTS
         ],
-        source_ts=pc.coalesce(_millis(columns.get("__source_ts_ms"), count), _millis(columns.get("__ts_ms"), count)),
-        after=ArrowMembers(row, ~deleted),
-        before=ArrowMembers(row, deleted),
         types={name: t for name, t in group.types.items() if name in row},
-        skipped={},
-        refused=refused,
+        refused=unknown,
+        source_ts=pc.coalesce(_millis(columns.get("__source_ts_ms"), count), _millis(columns.get("__ts_ms"), count)),
     )
 
 
-def _part_without_rows(op: Ops) -> _Part:
-    count = len(op)
-    names = [pa.nulls(count, pa.string())] * len(PARTS)
-    nothing = ArrowMembers({}, np.zeros(count, np.bool_))
-    return _Part(
-        op, names, pa.nulls(count, pa.timestamp("us", "UTC")), nothing, nothing, {}, {}, np.zeros(count, np.bool_)
-    )
-
-
-def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str], Placed]:
-    def placed(path: str) -> Placed:
-        steps = path.removeprefix("payload.").split(".")
-        found = [_at(g.columns, steps, len(g.raw)) for g in groups]
-        if all(f is None or pa.types.is_null(f.type) for f in found):
-            raise KeyError(path)
-        # Each in its own type: neighbouring values must not round it.
-        texts = [of_columns(path, pa.nulls(len(g.raw)) if f is None else f) for g, f in zip(groups, found, strict=True)]
-        return pa.concat_arrays(texts).take(places), None
-
-    return placed
+def _placed(group: EventColumns, path: str) -> Placed:
+    found = _at(group.columns, path.removeprefix("payload.").split("."), len(group.raw))
+    if found is None or pa.types.is_null(found.type):
+        raise KeyError(path)
+    return of_columns(path, found), None
 
 
 def _at(columns: Mapping[str, pa.Array], steps: Sequence[str], count: int) -> pa.Array | None:

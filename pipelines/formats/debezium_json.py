@@ -7,7 +7,7 @@ of the format are in `debezium.py`.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode import feed_schemas
 from nevermore.pipelines.decode.batches import RawEvents
 from nevermore.pipelines.decode.events import (
+    TOMBSTONE,
     TWICE,
     Declared,
     Events,
     Refusal,
-    blank,
-    broken_documents,
-    codes_of,
     distinct,
+    events_of,
     letters,
     milliseconds,
     paths_of,
@@ -35,6 +34,7 @@ from nevermore.pipelines.decode.events import (
     strings,
     table_names,
     tombstones,
+    with_others,
 )
 from nevermore.pipelines.decode.image import EitherImages, ImageSource, ObjectImages, is_one_of
 from nevermore.pipelines.decode.json_columns import integers
@@ -180,39 +180,34 @@ def decode_debezium(raw: RawEvents, options: DebeziumJsonOptions, *, apart: Mask
     changes = _envelopes(members, kind.enveloped)
     if kind.row.any() or options.tombstones == "delete":
         changes = changes.merged_with(_rows(payloads.documents, keys.documents, members, kind.row, options))
-    table_of, tables = table_names(list(changes.names))
     declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
     for refused in unknown:
         broken_schema[refused.rows] = True
     known_broken = broken_schema & ~np.isin(np.arange(raw.num_events), np.concatenate([[], *(r.rows for r in unknown)]))
-    empty = tombstones(members) & (options.tombstones == "ignore")
-    return Events(
-        raw=np.arange(raw.num_events),
-        op=np.where(broken_schema | repeated, np.uint8(0), changes.op),
-        table_of=table_of,
-        tables=tables,
+    server = changes.server
+    events = events_of(
+        np.where(broken_schema | repeated, np.uint8(0), changes.op),
+        table_names(list(changes.names)),
+        changes.after,
+        changes.before,
         source_ts=changes.source_ts,
-        after=changes.after,
-        before=changes.before,
         key=ObjectImages(keys.documents),
-        declared_of=declared_of,
-        declared=declared,
+        declared=(declared_of, declared),
         order=paths_of(payloads.documents),
         refusals=(
-            *broken_documents(members),
             *changes.refusals,
             *refusal(kind.odd, rules.NO_CHANGE),
             *unknown,
             *refusal(known_broken, BROKEN_SCHEMA),
             *refusal(repeated, f"the schema envelope: {TWICE}"),
         ),
-        skipped=skip_counts(
-            ("blank line", blank(members)),
-            ("tombstone", empty),
-            ("control event", kind.control),
-            ("logical decoding message", changes.message),
-        ),
-        servers=lambda: codes_of(pa.nulls(0, pa.string()) if changes.server is None else strings(changes.server)),
+        skipped=skip_counts(("control event", kind.control), ("logical decoding message", changes.message)),
+        servers=None if server is None else lambda: strings(server),
+    )
+    events = with_others(events, members)
+    is_skipped = options.tombstones == "ignore"
+    return (
+        events if is_skipped else replace(events, skipped={n: c for n, c in events.skipped.items() if n != TOMBSTONE})
     )
 
 

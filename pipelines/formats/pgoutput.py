@@ -15,10 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.batches import RawEvents
-from nevermore.pipelines.decode.events import Declared, Events, loaded_rows, no_order, refusal
+from nevermore.pipelines.decode.events import Declared, Events, described_rows, loaded_rows, refusal
 from nevermore.pipelines.decode.feed_schemas import postgres_type
-from nevermore.pipelines.decode.image import Columns, Nothing
-from nevermore.pipelines.decode.value_types import ValueType
+from nevermore.pipelines.decode.image import Columns
+from nevermore.pipelines.decode.value_types import ValueType, list_of, map_of
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import pgoutput_kernels as messages
 from nevermore.pipelines.formats.options import PgOutputOptions
@@ -86,14 +86,11 @@ def column_type(name: str) -> ValueType:
     """The value type of a column: lists for arrays and vectors, maps for hstore; text for types that have no counterpart."""
     if name.endswith("[]") and name != f"{_BOX}[]":
         element = column_type(name.removesuffix("[]"))
-        if element.members:
-            return _TEXT
-        return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+        return _TEXT if element.members else list_of(element)
     if _VECTOR.fullmatch(name):
-        return ValueType(pa.list_(pa.field("element", pa.float32())), members=(("element", ValueType(pa.float32())),))
+        return list_of(ValueType(pa.float32()))
     if _HSTORE.fullmatch(name):
-        key = pa.field("key", pa.string(), nullable=False)
-        return ValueType(pa.map_(key, pa.field("value", pa.string())), members=(("key", _TEXT), ("value", _TEXT)))
+        return map_of(_TEXT, _TEXT)
     return postgres_type(name)
 
 
@@ -196,20 +193,13 @@ def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
     mark = int(end[0])
     unchanged = mark - len(UNCHANGED), mark
     nothing = np.zeros(count, np.uint8)
-    names = tuple(dict.fromkeys(t.name for t in tables)) or ("",)
-    places = np.array([names.index(t.name) for t in tables] or [0], np.int32)
-    return Events(
-        raw=np.arange(count),
-        op=op,
-        table_of=places[np.maximum(version, 0)],
-        tables=names,
+    return described_rows(
+        [(t.name, t.declared) for t in tables],
+        np.maximum(version, 0),
+        op,
+        _MessageImages(data, tables, version, new, nothing, unchanged),
+        _MessageImages(data, tables, version, old, old_kind, unchanged),
         source_ts=_times(data, start, end),
-        after=_MessageImages(data, tables, version, new, nothing, unchanged),
-        before=_MessageImages(data, tables, version, old, old_kind, unchanged),
-        key=Nothing(),
-        declared_of=np.maximum(version, 0),
-        declared=tuple(t.declared for t in tables) or (Declared(),),
-        order=no_order,
         placeholder=UNCHANGED,
         refusals=refusal(broken, "a message of logical replication that cannot be read"),
     )

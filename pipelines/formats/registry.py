@@ -31,6 +31,7 @@ from nevermore.pipelines.decode.events import (
     USUAL_OP_COLUMNS,
     Events,
     blank,
+    codes_of,
     each_once,
     in_order,
     no_events,
@@ -611,7 +612,7 @@ class ScannedFeed:
             SourceError: a second one has events of the same table.
         """
         events, found = self.events, dict(feed.decided.servers)
-        codes, servers = (np.zeros(0, np.int32), ()) if events.servers is None else events.servers()
+        codes, servers = codes_of(pa.nulls(0, pa.string()) if events.servers is None else events.servers())
         if not servers:
             return found
         is_known = (taken_by >= 0) & (codes >= 0)

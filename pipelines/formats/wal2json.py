@@ -19,6 +19,8 @@ from nevermore.pipelines.decode.events import (
     Refusal,
     blank,
     broken_documents,
+    events_of,
+    merged,
     op_codes,
     paths_of,
     refusal,
@@ -28,7 +30,7 @@ from nevermore.pipelines.decode.events import (
     tombstones,
 )
 from nevermore.pipelines.decode.feed_schemas import postgres_type
-from nevermore.pipelines.decode.image import CellImages, Nothing, taken_cells
+from nevermore.pipelines.decode.image import CellImages
 from nevermore.pipelines.decode.value_types import Encoding
 from nevermore.pipelines.formats.options import Wal2JsonOptions
 from nevermore.pipelines.jsonscan import value_kernels as kernels
@@ -55,32 +57,6 @@ class Cells:
     def images(self, present: Mask) -> CellImages:
         """The cells as row images of the events that are `present` and have the list."""
         return CellImages(self.offsets, self.names, self.values, present & self.given)
-
-    def concat(self, other: "Cells") -> "Cells":
-        """Append the cells of other events; all are spans of the same bytes."""
-        values = SpanColumn(
-            other.values.data,
-            np.concatenate([self.values.start, other.values.start]),
-            np.concatenate([self.values.end, other.values.end]),
-            np.concatenate([self.values.kind, other.values.kind]),
-        )
-        return Cells(
-            np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
-            pa.concat_arrays([self.names, other.names]),
-            pa.concat_arrays([self.types, other.types]),
-            values,
-            np.concatenate([self.given, other.given]),
-            np.concatenate([self.uneven, other.uneven]),
-            np.concatenate([self.repeated, other.repeated]),
-        )
-
-    def take(self, rows: NDArray[np.int64]) -> "Cells":
-        """The cells of these events."""
-        offsets, cells = taken_cells(self.offsets, rows)
-        places = pa.array(cells)
-        names, types, values = self.names.take(places), self.types.take(places), self.values.take(cells)
-        masks = self.given[rows], self.uneven[rows], self.repeated[rows]
-        return Cells(offsets, names, types, values, *masks)
 
     def signatures(self) -> pa.Array:
         """A text of all names and types per event."""
@@ -143,15 +119,11 @@ def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
     documents, wrapper, is_first = _unwrapped(from_binary(raw.documents))
     if options.version is not None:
         is_first = np.full(len(documents), options.version == 1)
-    if is_first.all():
-        found = _version_1(documents, wrapper)
-    elif not is_first.any():
-        found = _version_2(documents, wrapper)
-    else:
-        found = _version_1(documents.where(is_first), wrapper).merged_with(
-            _version_2(documents.where(~is_first), wrapper)
-        )
-    return _events(found, documents, wrapper, options.dates)
+    parts = [_version_1(documents.where(is_first), wrapper, options.dates)] if is_first.any() else []
+    parts += [] if is_first.all() else [_version_2(documents.where(~is_first), wrapper, options.dates)]
+    events = merged(parts)
+    skipped = skip_counts(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
+    return replace(events, skipped={**skipped, **events.skipped})
 
 
 def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2JsonOptions) -> Complete | None:
@@ -190,66 +162,29 @@ def _is_version_1(events: Members) -> Mask:
     return events.column("change").of_kind(kernels.ARRAY) & ~events.column("action").has_value
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """Changes of either version, in the order of their events.
-
-    Attributes:
-        op: operation of each; 0 for events that are not a change.
-        raw: raw event of each.
-        parts: names of schemas and tables.
-        cells: columns, old identity and primary key.
-        times: times of their transactions.
-        refused: events that are not wal2json.
-        num_control: number of events around changes.
-    """
-
-    op: NDArray[np.uint8]
-    raw: Rows
-    parts: tuple[pa.StringArray, ...]
-    cells: tuple[Cells, ...]
-    times: pa.Array
-    refused: tuple[Refusal, ...]
-    num_control: int
-
-    def merged_with(self, other: "_Changes") -> "_Changes":
-        """Merge with changes of other events, in the order of the events."""
-        raw = np.concatenate([self.raw, other.raw])
-        order = np.argsort(raw, kind="stable")
-        places = pa.array(order)
-        return _Changes(
-            op=np.concatenate([self.op, other.op])[order],
-            raw=raw[order],
-            parts=tuple(pa.concat_arrays(both).take(places) for both in zip(self.parts, other.parts, strict=True)),
-            cells=tuple(a.concat(b).take(order) for a, b in zip(self.cells, other.cells, strict=True)),
-            times=pa.concat_arrays([self.times, other.times]).take(places),
-            refused=(*self.refused, *other.refused),
-            num_control=self.num_control + other.num_control,
-        )
-
-
-def _version_2(documents: Documents, wrapper: Members) -> _Changes:
+def _version_2(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
     names = ("action", "schema", "table", "columns", "identity", "pk", "timestamp")
     events = scan_objects(documents, names, learn=False)
     action = strings(events.column("action"))
     op, control = op_codes(action, _V2), op_codes(action, _V2_CONTROL) != 0
-    times = pc.coalesce(strings(events.column("timestamp")), strings(wrapper.column("timestamp")))
     unknown = events.is_object & (op == 0) & ~control
-    return _Changes(
-        op=op,
-        raw=np.arange(len(op)),
-        parts=_table_parts(events),
-        cells=tuple(cells_of(events.column(name)) for name in ("columns", "identity", "pk")),
-        times=casting.from_text(times, _TIMESTAMP)[0],
-        refused=(
+    return _events(
+        op,
+        np.arange(len(op)),
+        events,
+        tuple(cells_of(events.column(name)) for name in ("columns", "identity", "pk")),
+        pc.coalesce(strings(events.column("timestamp")), strings(wrapper.column("timestamp"))),
+        documents=documents,
+        dates=dates,
+        refusals=(
             *broken_documents(events),
             *refusal(unknown, "not a wal2json event: action is none of I, U, D, T, B, C, M", action),
         ),
-        num_control=int((events.is_object & control).sum()),
+        skipped=skip_counts(("control event", events.is_object & control)),
     )
 
 
-def _version_1(documents: Documents, wrapper: Members) -> _Changes:
+def _version_1(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
     transactions = scan_objects(documents, ("change", "timestamp"), learn=False)
     changes = scan_arrays(transactions.column("change").documents(kernels.ARRAY))
     raw_of = np.repeat(np.arange(len(documents)), np.diff(changes.offsets))
@@ -269,50 +204,55 @@ def _version_1(documents: Documents, wrapper: Members) -> _Changes:
         "not a wal2json change: kind is none of insert, update, delete, truncate, or names and values differ in number"
     )
     no_change = transactions.is_object & (transactions.column("change").kind != kernels.ARRAY)
-    return _Changes(
-        op=op,
-        raw=raw_of,
-        parts=_table_parts(events),
-        cells=cells,
-        times=casting.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
-        refused=(
+    return _events(
+        op,
+        raw_of,
+        events,
+        cells,
+        times.take(pa.array(raw_of)),
+        documents=documents,
+        dates=dates,
+        refusals=(
             *broken_documents(transactions),
             *refusal(no_change, "not a wal2json transaction: change is missing"),
             *refusal(np.isin(np.arange(len(documents)), odd), reason),
         ),
-        num_control=int(message.sum()),
+        skipped=skip_counts(("control event", message)),
     )
 
 
-def _table_parts(events: Members) -> tuple[pa.StringArray, ...]:
-    return tuple(strings(events.column(name)) for name in ("schema", "table"))
-
-
-def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: Encoding) -> Events:
-    op = changes.op
-    columns, identity, _ = changes.cells
-    table_of, tables = table_names(list(changes.parts))
-    declared_of, declared, twice = _declared(table_of, op, changes.cells, dates)
-    for cells in changes.cells:
-        twice |= cells.repeated
+def _events(
+    op: NDArray[np.uint8],
+    raw: Rows,
+    changes: Members,
+    cells: tuple[Cells, ...],
+    times: pa.StringArray,
+    *,
+    documents: Documents,
+    dates: Encoding,
+    refusals: tuple[Refusal, ...],
+    skipped: dict[str, int],
+) -> Events:
+    """Changes of either version; `cells` are their columns, old identity and primary key."""
+    columns, identity, _ = cells
+    tables = table_names([strings(changes.column(name)) for name in ("schema", "table")])
+    declared_of, declared, twice = _declared(tables[0], op, cells, dates)
+    for part in cells:
+        twice |= part.repeated
     twice_of = np.zeros(len(documents), np.bool_)
-    twice_of[changes.raw[twice]] = True
-    skipped = skip_counts(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
-    return Events(
-        raw=changes.raw,
-        op=op,
-        table_of=table_of,
-        tables=tables,
-        source_ts=changes.times,
-        after=columns.images((op == ord("c")) | (op == ord("u"))),
-        before=identity.images((op == ord("u")) | (op == ord("d"))),
-        key=Nothing(),
-        declared_of=declared_of,
-        declared=declared,
-        order=paths_of(documents, changes.raw),
+    twice_of[raw[twice]] = True
+    return events_of(
+        op,
+        tables,
+        columns.images((op == ord("c")) | (op == ord("u"))),
+        identity.images((op == ord("u")) | (op == ord("d"))),
+        raw=raw,
+        source_ts=casting.from_text(times, _TIMESTAMP)[0],
+        declared=(declared_of, declared),
+        order=paths_of(documents, raw),
         sparse_updates=True,
-        refusals=(*changes.refused, *refusal(twice_of, TWICE)),
-        skipped=skipped | ({"control event": changes.num_control} if changes.num_control else {}),
+        refusals=(*refusals, *refusal(twice_of, TWICE)),
+        skipped=skipped,
     )
 
 

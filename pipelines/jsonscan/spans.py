@@ -41,7 +41,12 @@ class Documents:
 
     def take(self, rows: NDArray[np.int64]) -> "Documents":
         """The documents of these rows."""
-        return Documents(self.data, self.start[rows], self.end[rows])
+        return self if is_whole(rows, len(self)) else Documents(self.data, self.start[rows], self.end[rows])
+
+
+def is_whole(rows: NDArray[np.int64], count: int) -> bool:
+    """Whether the rows are all of `count`, in order, so that nothing needs to be copied."""
+    return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
 def no_documents(count: int) -> Documents:
@@ -180,7 +185,9 @@ class Members:
         return mask
 
     def take(self, rows: NDArray[np.int64]) -> "Members":
-        """The objects of these rows; columns that none of them has are left out."""
+        """The objects of these rows; of some of them, columns that none has are left out."""
+        if is_whole(rows, len(self)):
+            return self
         kind = self.kind[:, rows]
         used = (kind != kernels.MISSING).any(axis=1)
         names = tuple(name for name, keep in zip(self.names, used, strict=True) if keep)

@@ -97,6 +97,14 @@ def test_events_that_a_decoder_loses_are_an_error(fault: Callable[[Any], Any], m
         decode(raw, feed)
 
 
+@pytest.mark.parametrize("name", [name for name, known in registry.FORMATS.items() if known.is_text])
+def test_a_batch_without_any_text_is_rejected(name: str) -> None:
+    feed = FeedConfig(format=name, tables=(TableFeed(name="shop.t", key=("id",)),))
+    decoded = decode(from_documents([b"\xff", b'{"a": "\xff"}']), feed)
+    assert decoded.rejected.table.column("reason").to_pylist() == ["not UTF-8"] * 2
+    assert decoded.tables["shop.t"].num_rows == 0
+
+
 # -- Maxwell -------------------------------------------------------------------------------------------------------------
 
 
