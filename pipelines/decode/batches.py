@@ -262,6 +262,8 @@ class RawEvents:
         schema_ids: id of the schema in a registry that each document names, and each key; None where the source has none.
         rows: columns by name.
         message: columns of the messages that tables have in addition; None where there are none.
+        tables: descriptions of the tables of a database, to which documents refer by number; None for other sources.
+        is_load: whether documents are rows that were selected from the only one of these tables.
         ingested_at: when the batch was read.
         skipped: number of lines skipped on purpose, by reason (blank, comment).
         rejected: input that could not even be split into events; it has no entry in the arrays.
@@ -274,6 +276,8 @@ class RawEvents:
     schema_ids: tuple[pa.Int64Array, pa.Int64Array] | None = None
     rows: pa.Table | None = None
     message: pa.Table | None = None
+    tables: tuple[Any, ...] | None = None
+    is_load: bool = False
     ingested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.none)

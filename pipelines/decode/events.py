@@ -485,9 +485,9 @@ def no_order(path: str) -> Placed:
 
 
 def loaded_rows(table: str, declared: Declared, members: Members) -> Events:
-    """Rows that were read from a table of a database, as snapshot reads; the first document of their batch is no row."""
-    op, raw = np.full(len(members), ord("r"), np.uint8), np.arange(1, len(members) + 1)
-    return described_rows([(table, declared)], np.zeros(len(members), np.int32), op, members, Nothing(), raw=raw)
+    """Rows that were read from a table of a database, as snapshot reads."""
+    op = np.full(len(members), ord("r"), np.uint8)
+    return described_rows([(table, declared)], np.zeros(len(members), np.int32), op, members, Nothing())
 
 
 def described_rows(

@@ -1,23 +1,21 @@
 """The binary logs of MySQL and MariaDB as changes: their row events, and the feeds of Canal and Maxwell in JSON.
 
-Rows of their text protocol, which a load reads, are decoded like row events. The source puts a description of each table in front
-of the events (`described`). Values become text as the servers write it, and columns of the declared types. JSON itself is read in
+Rows of their text protocol, which a load reads, are decoded like row events. The source describes each table
+(`RawEvents.tables`). Values become text as the servers write it, and columns of the declared types. JSON itself is read in
 `jsonscan/`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import RawEvents
+from nevermore.pipelines.decode.batches import RawEvents, from_documents
 from nevermore.pipelines.decode.events import (
     TWICE,
     Declared,
@@ -58,9 +56,6 @@ _NO_ROWS = dict.fromkeys(
 """Canal's other event types: DDL, and events without rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
-HEADER = b"H"
-ROWS = b"L"
-"""First bytes of the descriptions of tables, and of rows that were selected."""
 MAX_DIGITS = 38
 MAX_BYTES = 2**31 - 1
 _DOUBLE_BYTES = 9
@@ -282,18 +277,6 @@ def column_type(name: str) -> ValueType:
     return mysql_type(name)
 
 
-def described(tables: Sequence[MysqlTable], kind: bytes = HEADER) -> bytes:
-    """The first document of a batch, with the descriptions of tables.
-
-    Events after it refer to them by number. With `kind` ROWS, rows of the text protocol follow, of one table.
-    """
-    document = [
-        [t.name, [[c.name, c.type, c.stored, c.size, c.scale, c.letters, c.choices] for c in t.columns], t.key]
-        for t in tables
-    ]
-    return kind + orjson.dumps(document)
-
-
 def event(number: int, seconds: int, what: bytes, body: bytes | memoryview = b"") -> bytes:
     """A document of a batch: what an event does (`c`, `u`, `d`, `t`) to a table with the description of this number, and when."""
     return b"".join((number.to_bytes(4, "little"), seconds.to_bytes(4, "little"), what, body))
@@ -351,20 +334,8 @@ class _Layout:
 
 
 @lru_cache(maxsize=64)
-def _layout(header: bytes) -> _Layout:
-    return _Layout(
-        tuple(
-            MysqlTable(
-                name,
-                tuple(
-                    MysqlColumn(column, kind, stored, size, scale, tuple(letters), tuple(choices))
-                    for column, kind, stored, size, scale, letters, choices in columns
-                ),
-                tuple(key),
-            )
-            for name, columns, key in orjson.loads(header)
-        )
-    )
+def _layout(tables: tuple[MysqlTable, ...]) -> _Layout:
+    return _Layout(tables)
 
 
 @dataclass(frozen=True)
@@ -510,23 +481,20 @@ def _with_json(
 
 
 def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
-    """Decode a batch of row events, which begins with the description of its tables.
+    """Decode a batch of row events.
 
     Raises:
-        SourceError: the first document does not describe tables.
+        SourceError: no source describes the tables.
     """
-    documents = from_binary(raw.documents)
-    data, start, end = documents.data, documents.start, documents.end
-    first = data[start[0] : end[0]].tobytes()
-    if first[:2] not in {HEADER + b"[", ROWS + b"["}:
+    if raw.tables is None:
         raise SourceError(
             "mysql-rows is what MySQL sends to a replication client, not a format of files: source: {type: mysql}"
         )
-    layout = _layout(first[1:])
-    if first[:1] == ROWS:
-        return _selected_rows(layout, data, start[1:], end[1:])
-    count = len(documents) - 1
-    start, end = np.ascontiguousarray(start[1:]), np.ascontiguousarray(end[1:])
+    documents, layout = from_binary(raw.documents), _layout(raw.tables)
+    data, count = documents.data, len(documents)
+    start, end = np.ascontiguousarray(documents.start), np.ascontiguousarray(documents.end)
+    if raw.is_load:
+        return _selected_rows(layout, data, start, end)
     broken = np.zeros(count, np.bool_)
 
     def find(room: int) -> tuple[int, list[NDArray[np.int32]]]:
@@ -550,9 +518,9 @@ def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
         op,
         _RowImages(data, layout, version, op, begin, new, is_new=True),
         _RowImages(data, layout, version, op, begin, old, is_new=False),
-        raw=of.astype(np.int64) + 1,
+        raw=of.astype(np.int64),
         source_ts=times,
-        refusals=refusal(np.concatenate([[False], broken]), "a row event of the binary log that cannot be read"),
+        refusals=refusal(broken, "a row event of the binary log that cannot be read"),
     )
 
 
@@ -561,13 +529,7 @@ def values_change(table: MysqlTable, body: bytes | memoryview, names: Collection
     readable = {column.name for column in table.columns if column.is_readable}
     if not readable.issuperset(names):
         return True
-    documents = pa.array([described([table]), event(0, 0, b"u", body)], pa.binary())
-    raw = RawEvents(
-        source_file=pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([""])),
-        source_offset=pa.array([0, 1], pa.int64()),
-        documents=documents,
-        ingested_at=datetime.now(UTC),
-    )
+    raw = replace(from_documents([event(0, 0, b"u", body)]), tables=(table,))
     events = decode_mysql_rows(raw, MysqlRowsOptions())
     every = np.arange(len(events.op))
     old, new = (images.take(every) for images in (events.before, events.after))
@@ -582,7 +544,6 @@ def _selected_rows(
     table, count = layout.tables[0], len(begin)
     shape = len(table.columns), count
     start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
-    begin, until = np.ascontiguousarray(begin), np.ascontiguousarray(until)
     if not rows.read_texts(data, begin, until, layout.what, start, end, kind):
         raise SourceError(f"rows selected from {table.name} cannot be read")
     members = Members(data, tuple(c.name for c in table.columns), start, end, kind, np.full(count, kernels.OK, np.int8))

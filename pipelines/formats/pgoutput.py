@@ -1,16 +1,13 @@
 """PostgreSQL's logical replication (pgoutput), and rows that PostgreSQL copies, as changes.
 
-The source puts a description of each table in front of the messages (`described`), because a server describes a table only
-once per connection. Values are text as PostgreSQL writes it, and become columns of the declared types.
+The source describes each table (`RawEvents.tables`), because a server describes it only once per connection. Values are text as PostgreSQL writes it, and become columns of the declared types.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -24,14 +21,11 @@ from nevermore.pipelines.formats import pgoutput_kernels as messages
 from nevermore.pipelines.formats.options import PgOutputOptions
 from nevermore.pipelines.formats.pgoutput_kernels import BOOLEAN, INTEGER, JSON_LIST, LIST, MAP, MAX_GROWTH, REAL, TEXT
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.spans import Members, from_binary
+from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
 from nevermore.scan_core import Rows
 
 UNCHANGED = b"\0unchanged"
 """Stands for a value that was not sent; PostgreSQL's text has no zero bytes."""
-HEADER = b"H"
-ROWS = b"L"
-"""First bytes of the descriptions of tables, and of rows that were copied."""
 _EPOCH_MICROS = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970."""
 _OPS = np.zeros(256, np.uint8)
@@ -107,26 +101,9 @@ def _mark(name: str) -> int:
     return BOOLEAN if pa.types.is_boolean(arrow) else TEXT
 
 
-def described(tables: Sequence[SourceTable], kind: bytes = HEADER) -> bytes:
-    """The first document of a batch, with the descriptions of tables.
-
-    The messages after it refer to them by number. With `kind` ROWS, lines of COPY in text format follow, of one table.
-    """
-    document = [[t.oid, t.name, [[c.name, c.type, c.in_identity] for c in t.columns], list(t.key)] for t in tables]
-    return kind + orjson.dumps(document) + UNCHANGED
-
-
 def relation_message(oid: int, number: int) -> bytes:
     """The message from which on a table has the description of this number."""
     return b"R" + oid.to_bytes(4, "big") + number.to_bytes(4, "big")
-
-
-@lru_cache(maxsize=64)
-def _tables_in(header: bytes) -> tuple[SourceTable, ...]:
-    return tuple(
-        SourceTable(oid, name, tuple(SourceColumn(*c) for c in columns), tuple(key))
-        for oid, name, columns, key in orjson.loads(header)
-    )
 
 
 @dataclass(frozen=True)
@@ -167,22 +144,21 @@ class _MessageImages:
 
 
 def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
-    """Decode a batch of messages, which begins with the description of its tables.
+    """Decode a batch of messages.
 
     Raises:
-        SourceError: the first document does not describe tables.
+        SourceError: no source describes the tables.
     """
-    documents = from_binary(raw.documents)
-    data, start, end = documents.data, documents.start, documents.end
-    first = data[start[0] : end[0]].tobytes()
-    if first[:1] not in {HEADER, ROWS} or not first.endswith(UNCHANGED):
+    if raw.tables is None:
         raise SourceError(
             "pgoutput is what PostgreSQL sends to a replication client, not a format of files: source: {type: postgres}"
         )
-    tables = _tables_in(first[1 : -len(UNCHANGED)])
-    if first[:1] == ROWS:
-        return _copied_rows(tables[0], data[int(end[0]) : int(end[-1])].copy(), len(documents) - 1)
-    count = len(documents)
+    documents, tables = from_binary(raw.documents), raw.tables
+    if raw.is_load:
+        return _copied_rows(tables[0], documents)
+    start, end, count = documents.start, documents.end, len(documents)
+    # The mark of values that were not sent follows the messages.
+    data = np.concatenate([documents.data, np.frombuffer(UNCHANGED, np.uint8)])
     oids = np.unique(np.array([t.oid for t in tables], np.int64))
     version, old, new = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
     what, old_kind = np.empty(count, np.uint8), np.empty(count, np.uint8)
@@ -190,8 +166,7 @@ def decode_pgoutput(raw: RawEvents, _options: PgOutputOptions) -> Events:
     current = np.empty(len(oids), np.int64)
     messages.read_messages(data, start, end, oids, current, version, what, old, new, old_kind, broken)
     op = np.where(version >= 0, _OPS[what], np.uint8(0))
-    mark = int(end[0])
-    unchanged = mark - len(UNCHANGED), mark
+    unchanged = len(data) - len(UNCHANGED), len(data)
     nothing = np.zeros(count, np.uint8)
     return described_rows(
         [(t.name, t.declared) for t in tables],
@@ -224,8 +199,11 @@ def _with_json(
     return data if len(parts) == 1 else np.concatenate(parts)
 
 
-def _copied_rows(table: SourceTable, data: NDArray[np.uint8], count: int) -> Events:
+def _copied_rows(table: SourceTable, documents: Documents) -> Events:
     """Rows that were copied, as snapshot reads."""
+    count = len(documents)
+    # A copy: values are unescaped in place.
+    data = documents.data[documents.start[0] : documents.end[-1]].copy() if count else documents.data
     shape = len(table.columns), count
     start, end, kind = np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int8)
     if messages.read_copy(data, len(data), table.marks, start, end, kind) != count:

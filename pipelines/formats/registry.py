@@ -645,7 +645,7 @@ class ScannedFeed:
 def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     """Do the first half of `decode`: determine what each event is, by the format of the feed."""
     chosen = None if feed.format is None else lookup(feed.format)
-    if not raw.num_events:
+    if not raw.num_events and not raw.is_load:
         return ScannedFeed(raw, no_events(), Reading(InferenceOptions()), (raw.rejected,), raw.skipped)
     if chosen is None or chosen.is_text:
         plain = _with_plain_names(raw)

@@ -250,13 +250,15 @@ def chunk_rows(chunk_bytes: int, row_bytes: float, most: int) -> int:
     return int(min(max(chunk_bytes / max(row_bytes, 1.0), MIN_CHUNK_ROWS), most))
 
 
-def loaded_events(title: str, header: bytes, documents: pa.BinaryArray, number: int) -> RawEvents:
-    """Rows of a load as events, after a `header` that describes them; `number` is that of the first."""
-    count = len(documents) + 1
+def loaded_events(title: str, table: Any, documents: pa.BinaryArray, number: int) -> RawEvents:
+    """Rows of a load of a table, which is described, as events; so many precede them."""
+    count = len(documents)
     return RawEvents(
         source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([title])),
-        source_offset=pa.array(np.arange(number, number + count, dtype=np.int64)),
-        documents=pa.concat_arrays([pa.array([header], pa.binary()), documents]),
+        source_offset=pa.array(np.arange(number + 1, number + 1 + count, dtype=np.int64)),
+        documents=documents,
+        tables=(table,),
+        is_load=True,
     )
 
 

@@ -19,7 +19,7 @@ from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
-from nevermore.pipelines.formats.binlog import ROWS, MysqlColumn, MysqlTable, described
+from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.mysql.log import packets
 from nevermore.pipelines.sources.mysql.position import MysqlPosition, log_number, place
@@ -158,10 +158,10 @@ class TableLoad:
             chunks = (*load.chunks, Chunk(end, at))
             done = replace(load, chunks=chunks, until=max(int(c.seen) for c in chunks) if end is None else 0)
             identity = (self.name, *description.key) if description.key and not self.target.identity_full else ()
-            header, number = described([description], ROWS), 0
+            number = 0
             for documents, is_last in selection.rows(after, end):
                 yield MysqlBatch(
-                    loaded_events(f"load of {self.name}", header, documents, number),
+                    loaded_events(f"load of {self.name}", description, documents, number),
                     BatchEnd.ANYWHERE if is_last else BatchEnd.WITHIN_TRANSACTION,
                     number > 0,
                     replace(start, load=done if is_last else load, identity=identity),

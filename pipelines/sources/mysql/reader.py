@@ -18,7 +18,7 @@ from nevermore.pipelines.config.tables import TableConfig, read_columns
 from nevermore.pipelines.decode.batches import BatchEnd, RawEvents
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
-from nevermore.pipelines.formats.binlog import MysqlTable, described, event, values_change
+from nevermore.pipelines.formats.binlog import MysqlTable, event, values_change
 from nevermore.pipelines.sources.live import Finding, LiveSource, Wanted, clock_finding, unfit
 from nevermore.pipelines.sources.mysql import log
 from nevermore.pipelines.sources.mysql.load import MysqlBatch, TableLoad, refused
@@ -521,20 +521,17 @@ class _Reading:
         pending, self._pending = self._pending, _Pending()
         if end is BatchEnd.WITHIN_TRANSACTION and self._open is not None:
             self._pending.begins.append(self._open)
-        names = pa.array([*map(self._where, pending.begins), ""], pa.string())
+        names = pa.array(list(map(self._where, pending.begins)), pa.string())
         raw = RawEvents(
-            source_file=pa.DictionaryArray.from_arrays(
-                pa.array(np.array([len(pending.begins), *pending.transaction], np.int32)), names
-            ),
-            source_offset=pa.array(np.array([0, *pending.number], np.int64)),
-            documents=pa.array([described(list(pending.tables)), *pending.documents], pa.binary()),
+            source_file=pa.DictionaryArray.from_arrays(pa.array(pending.transaction, pa.int32()), names),
+            source_offset=pa.array(pending.number, pa.int64()),
+            documents=pa.array(pending.documents, pa.binary()),
+            tables=tuple(pending.tables),
         )
         unknown = {(names[at].as_py(), number): why for (at, number), why in pending.unknown.items()}
         begins = np.array(pending.begins, np.int64)
         position = MysqlPosition(base=self._base, at=self.done, gtid=self.gtid)
-        return MysqlBatch(
-            raw, end, continues, position, names.slice(0, len(begins)), begins, self._server, unknown, pending.keys
-        )
+        return MysqlBatch(raw, end, continues, position, names, begins, self._server, unknown, pending.keys)
 
 
 def findings(source: MysqlSource, wanted: Wanted) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode.batches import BatchEnd
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.formats.pgoutput import ROWS, SourceTable, described
+from nevermore.pipelines.formats.pgoutput import SourceTable
 from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, in_chunks, loaded_events
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
 from nevermore.pipelines.sources.postgres.server import (
@@ -130,7 +130,7 @@ class TableLoad:
         load = start.resumed(self._begun(description), self.target.name)
         self.server.wait_for_running(WAIT_SECONDS)
         ranges = self._by_key(description, load) if load.is_ranged else self._by_address()
-        header, title = described([description], ROWS), f"load of {self.published.name} in {self.server.source.slot}"
+        title = f"load of {self.published.name} in {self.server.source.slot}"
         continues, number = False, 0
         for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=not load.is_ranged)):
             if block.is_last:
@@ -138,7 +138,7 @@ class TableLoad:
                 # Every transaction that any chunk sees has committed before this position.
                 until = self.server.inserted if block.range.is_last else 0
                 load = replace(load, chunks=(*load.chunks, chunk) if load.is_ranged else (chunk,), until=until)
-            raw = loaded_events(title, header, pa.array(block.lines, pa.binary()), number)
+            raw = loaded_events(title, description, pa.array(block.lines, pa.binary()), number)
             end = BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION
             yield PostgresBatch(raw, end, continues, replace(start, load=load))
             continues, number = not block.is_last, number + len(block.lines)

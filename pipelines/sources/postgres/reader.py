@@ -19,7 +19,6 @@ from nevermore.pipelines.formats.pgoutput import (
     NumberedMessages,
     SourceColumn,
     SourceTable,
-    described,
     relation_message,
 )
 from nevermore.pipelines.jsonscan.spans import from_binary
@@ -388,7 +387,7 @@ class PostgresReader(LiveSource):
         """A batch of messages; `place` is that of the first one in its transaction."""
         known = list(self._current.values())
         numbers = {number: at for at, number in enumerate(known)}
-        documents = [b"", *(relation_message(self._versions[n].oid, at) for n, at in numbers.items())]
+        documents = [relation_message(self._versions[n].oid, at) for n, at in numbers.items()]
         for payload in payloads:
             if payload[0] == _RELATION:
                 oid, number = struct.unpack_from(">II", payload, 1)
@@ -396,7 +395,6 @@ class PostgresReader(LiveSource):
                 documents.append(relation_message(oid, numbers.setdefault(number, len(numbers))))
             else:
                 documents.append(payload)
-        documents[0] = described([self._versions[number] for number in numbers])
         array = pa.array(documents, pa.binary())
         spans = from_binary(array)
         numbered = NumberedMessages.of(spans.data, spans.start, spans.end, place.changes)
@@ -406,6 +404,7 @@ class PostgresReader(LiveSource):
             source_file=pa.DictionaryArray.from_arrays(pa.array(codes), names),
             source_offset=pa.array(numbered.index),
             documents=array,
+            tables=tuple(self._versions[number] for number in numbers),
         )
         return PostgresBatch(
             raw,
