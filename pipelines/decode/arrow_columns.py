@@ -15,6 +15,7 @@ from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.decode.json_columns import (
     TEXT_KINDS,
     Decoded,
+    any_element,
     decimals_of_bytes,
     null_mask,
     of_own_scales,
@@ -82,6 +83,13 @@ def plain(array: pa.Array) -> pa.Array:
     return array
 
 
+def single(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array, which is not copied if it is one already."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether nanosecond times are stored as microseconds, which truncates them."""
     timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted)
@@ -124,9 +132,14 @@ def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:
 def _lists(array: pa.Array, wanted: ValueType) -> Decoded:
     array = array.cast(pa.list_(array.type.value_type)) if not pa.types.is_list(array.type) else array
     values, wrong = decode(array.values, wanted.members[0][1])
+    return _of_elements(array, values, wrong, wanted.arrow)
+
+
+def _of_elements(array: pa.ListArray, values: pa.Array, wrong: Mask, arrow: pa.DataType) -> Decoded:
+    """The lists with other elements, some of which are wrong."""
     bad = _any_inside(array, wrong)
     mask = null_mask(np.asarray(array.is_valid()) & ~bad)
-    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted.arrow, mask=mask), bad
+    return pa.ListArray.from_arrays(_offsets(array), values, type=arrow, mask=mask), bad
 
 
 def _maps(array: pa.MapArray, wanted: ValueType) -> Decoded:
@@ -150,9 +163,7 @@ def _offsets(array: "pa.ListArray | pa.MapArray") -> pa.Array:
 
 
 def _any_inside(array: "pa.ListArray | pa.MapArray", wrong: Mask) -> Mask:
-    before = np.concatenate([[0], np.cumsum(wrong)])
-    offsets = np.asarray(array.offsets)
-    result: Mask = (before[offsets[1:]] > before[offsets[:-1]]) & np.asarray(array.is_valid())
+    result: Mask = any_element(wrong, np.asarray(array.offsets)) & np.asarray(array.is_valid())
     return result
 
 
@@ -291,12 +302,8 @@ def _fit_structs(array: pa.StructArray, arrow: pa.StructType) -> Decoded:
 
 
 def _fit_lists(array: pa.ListArray, arrow: pa.ListType) -> Decoded:
-    offsets = np.asarray(array.offsets)
     values, wrong = fitted(array.values, arrow.value_type)
-    before = np.concatenate([[0], np.cumsum(wrong)])
-    valid = np.asarray(array.is_valid())
-    bad = (before[offsets[1:]] > before[offsets[:-1]]) & valid
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=null_mask(valid & ~bad)), bad
+    return _of_elements(array, values, wrong, arrow)
 
 
 def _without(array: pa.Array, mask: Mask) -> pa.Array:

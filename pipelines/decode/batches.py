@@ -183,6 +183,15 @@ class Rejected:
         return str(found[0]) if len(found) else None
 
     @classmethod
+    def of(cls, count: int, *columns: Any) -> "Rejected":
+        """So many events by the columns of `REJECTED_SCHEMA`, each of which is an array, or one value for all."""
+        arrays = [
+            column if isinstance(column, pa.Array) else pa.array([column] * count, kind.type)
+            for column, kind in zip(columns, REJECTED_SCHEMA, strict=True)
+        ]
+        return cls(pa.table(arrays, schema=REJECTED_SCHEMA))
+
+    @classmethod
     def none(cls) -> "Rejected":
         """No rejected event."""
         return cls(_no_rejected())

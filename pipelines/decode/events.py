@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
+from nevermore.pipelines.decode.batches import RawEvents, Reasons, Rejected, with_value
 from nevermore.pipelines.decode.casting import cast_each, per_second, rescale
 from nevermore.pipelines.decode.image import ImageSource, Nothing, StackedImages
 from nevermore.pipelines.decode.json_columns import NUMBER_KINDS, TEXT_KINDS, decode, text, text_bytes, whole_numbers
@@ -426,19 +426,8 @@ def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str |
     if count == 0:
         return Rejected.none()
     places = pa.array(rows)
-    reasons = pa.array([reason] * count, pa.string()) if isinstance(reason, str) else reason
-    return Rejected(
-        pa.table(
-            [
-                raw.source_file.take(places).cast(pa.string()),
-                raw.source_offset.take(places),
-                reasons,
-                _raw_bytes(raw, places),
-                pa.array([table_name] * count, pa.string()),
-            ],
-            schema=REJECTED_SCHEMA,
-        )
-    )
+    files, offsets = raw.source_file.take(places).cast(pa.string()), raw.source_offset.take(places)
+    return Rejected.of(count, files, offsets, reason, _raw_bytes(raw, places), table_name)
 
 
 def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:

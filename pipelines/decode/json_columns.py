@@ -417,7 +417,7 @@ def lists(column: SpanColumn, wanted: ValueType) -> Decoded:
     elements = scan_arrays(column.documents(kernels.ARRAY))
     values, wrong = decode(elements.values, wanted.members[0][1])
     bad = column.has_value & (elements.status != kernels.OK)
-    bad |= _any_element(wrong, elements.offsets)
+    bad |= any_element(wrong, elements.offsets)
     offsets = pa.array(elements.offsets)
     return pa.ListArray.from_arrays(offsets, values, type=wanted.arrow, mask=null_mask(column.has_value & ~bad)), bad
 
@@ -436,7 +436,7 @@ def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
         pairs = scan_arrays(column.documents(kernels.ARRAY))
         inner = scan_arrays(pairs.values.documents(kernels.ARRAY))
         bad = column.has_value & (pairs.status != kernels.OK)
-        bad |= _any_element(np.diff(inner.offsets) != 2, pairs.offsets)
+        bad |= any_element(np.diff(inner.offsets) != 2, pairs.offsets)
         if bad.any():
             return _good_maps(column, wanted, bad), bad
         members, offsets = inner.values, pairs.offsets
@@ -447,7 +447,7 @@ def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
     key_array, wrong_keys = decode(members.take(np.arange(0, len(members), 2)), key_type)
     value_array, wrong_values = decode(members.take(np.arange(1, len(members), 2)), value_type)
     wrong = wrong_keys | wrong_values | ~np.asarray(key_array.is_valid()) | _repeated(key_array, offsets)
-    bad |= _any_element(wrong, offsets)
+    bad |= any_element(wrong, offsets)
     if bad.any():
         return _good_maps(column, wanted, bad), bad
     valid = column.has_value
@@ -475,7 +475,7 @@ def _good_maps(column: SpanColumn, wanted: ValueType, bad: Mask) -> pa.MapArray:
     return kept.take(pa.array(places, mask=places < 0))
 
 
-def _any_element(wrong: Mask, offsets: NDArray[np.int32]) -> Mask:
+def any_element(wrong: Mask, offsets: NDArray[np.int32]) -> Mask:
     """Rows with at least one wrong element."""
     before = np.zeros(len(wrong) + 1, np.int64)
     np.cumsum(wrong, out=before[1:])

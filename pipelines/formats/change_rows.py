@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode import casting
+from nevermore.pipelines.decode.arrow_columns import single
 from nevermore.pipelines.decode.avro import types_of_file
 from nevermore.pipelines.decode.batches import Complete, RawEvents
 from nevermore.pipelines.decode.casting import cast_each
@@ -151,7 +152,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
     column, stated = _stated_ops_of_table(table, options)
     _require_column(options, is_there=column is not None or not table.num_rows)
     op = with_retractions(_ops(stated, np.ones(table.num_rows, np.bool_), options))
-    columns = {name: _single(table.column(name)) for name in table.column_names if name != column}
+    columns = {name: single(table.column(name)) for name in table.column_names if name != column}
     times = pa.nulls(len(op), TIMESTAMP)
     if options.ts_column is not None:
         if options.ts_column not in columns:
@@ -174,7 +175,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
         refusals=refusal(
             op == 0,
             f"no operation that is known in {column}",
-            None if column is None else _single(table.column(column)),
+            None if column is None else single(table.column(column)),
         ),
     )
 
@@ -224,7 +225,7 @@ def _stated_ops_of_table(table: pa.Table, options: RowChangeOptions) -> tuple[st
     count, nothing = table.num_rows, np.zeros(table.num_rows, np.bool_)
     if not given:
         return None, _StatedOps(pa.nulls(count, pa.string()), {}, nothing, nothing)
-    words = cast_each(_single(table.column(given[0])), pa.string())[0]
+    words = cast_each(single(table.column(given[0])), pa.string())[0]
     return given[0], _StatedOps(words, {given[0]: ~nothing}, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
 
 
@@ -287,12 +288,6 @@ def _ops(stated: _StatedOps, present: Mask, options: RowChangeOptions) -> Ops:
 
 def _times(column: SpanColumn) -> pa.Array:
     return decode(column, ValueType(TIMESTAMP))[0]
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 _NAMES = ("data", "metadata", "before", "before-image")

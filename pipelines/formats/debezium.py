@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nevermore.pipelines.decode.arrow_columns import single
 from nevermore.pipelines.decode.avro import AvroMessages, types_of_file
 from nevermore.pipelines.decode.batches import RawEvents
 from nevermore.pipelines.decode.casting import cast_each
@@ -237,7 +238,7 @@ def _changes(
 
 def decode_rows_of_file(rows: pa.Table) -> Events:
     """Decode rows of a file to changes; an Avro file's schema has the value types of its columns."""
-    columns = {name: _single(rows.column(name)) for name in rows.column_names}
+    columns = {name: single(rows.column(name)) for name in rows.column_names}
     return decode_columns([EventColumns(np.arange(rows.num_rows), columns, types_of_file(rows))])
 
 
@@ -344,12 +345,6 @@ def _millis(array: pa.Array | None, count: int) -> pa.Array:
         return pa.nulls(count, pa.timestamp("us", "UTC"))
     values = np.asarray(array.fill_null(0).cast(pa.int64()))
     return milliseconds(values, np.asarray(array.is_valid()))
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 _MAGIC = 0
@@ -460,7 +455,7 @@ class _Decoded:
         places = self.place[rows]
         if len(places) != table.num_rows or not (places == np.arange(len(places))).all():
             table = table.take(pa.array(places))
-        return {name: pa.concat_arrays(table.column(name).chunks) for name in table.column_names}, types
+        return {name: single(table.column(name)) for name in table.column_names}, types
 
 
 def _decoded(

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected
+from nevermore.pipelines.decode.arrow_columns import single
+from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan.value_kernels import require
@@ -250,7 +251,7 @@ def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
     garbled = np.zeros(table.num_rows, np.bool_)
     columns = []
     for column in table.columns:
-        array, bad = cast_each(pa.concat_arrays(column.chunks) if column.num_chunks else column, pa.string())
+        array, bad = cast_each(single(column), pa.string())
         columns.append(array)
         garbled |= bad
     return pa.table(columns, names=table.column_names), garbled
@@ -268,9 +269,7 @@ def _rejected(found: list[tuple[int, str, bytes]]) -> Rejected:
     if not found:
         return Rejected.none()
     numbers, reasons, raw = zip(*found, strict=True)
-    nothing = pa.nulls(len(found), pa.string())
-    columns = [nothing, pa.array(numbers, pa.int64()), pa.array(reasons), pa.array(raw, pa.binary()), nothing]
-    return Rejected(pa.table(columns, schema=REJECTED_SCHEMA))
+    return Rejected.of(len(found), None, pa.array(numbers), pa.array(reasons), pa.array(raw, pa.binary()), None)
 
 
 def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:

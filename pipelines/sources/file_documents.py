@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
+from nevermore.pipelines.decode.batches import Rejected, lost_events
 from nevermore.pipelines.decode.events import MAX_RAW_BYTES, strings
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan import object_kernels
@@ -251,10 +251,8 @@ def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, re
     """Reject lines that are not events; the caller adds the name of the file."""
     if not mask.any():
         return Rejected.none()
-    count, chosen = int(mask.sum()), pa.array(mask)
-    nothing, reasons = pa.nulls(count, pa.string()), pa.array([reason] * count, pa.string())
-    raw = pc.binary_slice(documents.filter(chosen), 0, MAX_RAW_BYTES)
-    return Rejected(pa.table([nothing, pa.array(lines[mask]), reasons, raw, nothing], schema=REJECTED_SCHEMA))
+    raw = pc.binary_slice(documents.filter(pa.array(mask)), 0, MAX_RAW_BYTES)
+    return Rejected.of(len(raw), None, pa.array(lines[mask]), reason, raw, None)
 
 
 def of_file(rejected: Rejected, name: str) -> Rejected:

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from typing import Any
 
 from nevermore.pipelines.decode.feed import Decided
-from nevermore.pipelines.errors import PositionLostError
 from nevermore.pipelines.sources.file_listing import place
+from nevermore.pipelines.sources.table_position import parse_position
 
 MAX_NAMED_FILES = 64
 """Number of files remembered by name: those that may still grow are among the last; each adds about 100 bytes to a position."""
@@ -150,12 +150,8 @@ class FilePosition:
         Raises:
             PositionLostError: not a position of files, or of an unknown version.
         """
-        try:
-            document = json.loads(text)
-            if document["source"] != "files" or document["version"] != VERSION:
-                raise PositionLostError(
-                    f"not a file position of version {VERSION}: {document['source']} version {document['version']}"
-                )
+
+        def read(document: dict[str, Any]) -> "FilePosition":
             packed = b64decode(document["fingerprints"]).hex()
             step = 2 * FINGERPRINT_BYTES
             return cls(
@@ -168,8 +164,8 @@ class FilePosition:
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
                 decided=Decided.of_members(document),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise PositionLostError(f"unreadable file position {text[:80]!r}: {error}") from error
+
+        return parse_position(text, "files", "files", VERSION, read)
 
 
 def digest(files: Iterable[tuple[str, int]]) -> Digest:

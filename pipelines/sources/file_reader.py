@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nevermore.pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
-from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, lost_events
+from nevermore.pipelines.decode.batches import Rejected, lost_events
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan import object_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
@@ -588,10 +588,8 @@ def _first(mask: NDArray[np.bool_]) -> int:
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
     """Reject the rest of a file as one event and mark the file as finished."""
-    columns = [[known.name], [known.lines + 1], [reason], [None], [None]]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, REJECTED_SCHEMA, strict=True)]
-    end = end_of(replace(known, waiting=False))
-    return replace(end, rejected=Rejected(pa.table(arrays, schema=REJECTED_SCHEMA)))
+    rejected = Rejected.of(1, known.name, known.lines + 1, reason, None, None)
+    return replace(end_of(replace(known, waiting=False)), rejected=rejected)
 
 
 def is_compressed(name: str) -> bool:

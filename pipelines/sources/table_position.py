@@ -40,7 +40,7 @@ def parse_position(text: str, source: str, title: str, version: int, read: Calla
                 "a change log takes one kind of source: use another table name"
             )
         return read(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise PositionLostError(f"unreadable position of {title} {text[:80]!r}: {error}") from error
 
 
