@@ -29,8 +29,8 @@ _MAX = 2**63 - 1
 
 
 @inlined
-def read_long(data: Any, at: Any, end: Any) -> Any:
-    """(the number at a position, the position after it); -1 as position if it is cut or has more than 64 bits."""
+def read_number(data: Any, at: Any, end: Any) -> Any:
+    """(the 64 bits of a number at a position, the position after it); -1 as position if it is cut or has more."""
     value, shift = 0, 0
     while at < end:
         byte = data[at] + 0
@@ -39,9 +39,16 @@ def read_long(data: Any, at: Any, end: Any) -> Any:
             return 0, -1
         value |= (byte & 127) << shift
         if byte < 128:
-            return ((value >> 1) & _MAX) ^ -(value & 1), at
+            return value, at
         shift += 7
     return 0, -1
+
+
+@inlined
+def read_long(data: Any, at: Any, end: Any) -> Any:
+    """The same of a signed number: small ones of either sign are short."""
+    value, at = read_number(data, at, end)
+    return ((value >> 1) & _MAX) ^ -(value & 1), at
 
 
 @callee

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nevermore.scan_core.native.avro_kernels import read_long, read_number
 from nevermore.scan_core.native.machine_code import declare_pointer_kernels, inlined
 
 u = np.uint64
@@ -164,121 +165,86 @@ NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 """As in `HASH_SIGNATURES`."""
 
 
-@inlined
-def _varint_end(data: Any, size: Any, at: Any) -> Any:
-    """The position after a varint; beyond `size` if it is missing or longer than 64 bits."""
-    end = at
-    while end < size and data[end] > 127:
-        end += u(1)
-    if end >= size or end - at > u(9) or (end - at == u(9) and data[end] > 1):
-        return size + u(1)
-    return end + u(1)
-
-
-@inlined
-def _unsigned_varint(data: Any, at: Any, end: Any) -> Any:
-    """The number in [at, end), as 64 bits."""
-    value, shift = u(0), u(0)
-    while at < end:
-        value |= (u(data[at]) & u(127)) << shift
-        at, shift = at + u(1), shift + u(7)
-    return value
-
-
-@inlined
-def _varint(data: Any, at: Any, end: Any) -> Any:
-    """The number in [at, end), zig-zag decoded, as 64 bits."""
-    value = _unsigned_varint(data, at, end)
-    return (value >> u(1)) ^ (u(0) - (value & u(1)))
-
-
-_BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = u(3), u(7), u(8), u(9), u(10), u(12)
+_BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = 3, 7, 8, 9, 10, 12
 """Wire types of Thrift's compact protocol; 1 and 2 are booleans, 4 to 6 integers (`files/parquet/thrift.py`)."""
-_MAX_THRIFT_DEPTH = u(32)
+_MAX_THRIFT_DEPTH = 32
 
 
 @inlined
 def _list_header(data: Any, size: Any, at: Any) -> Any:
-    """(number of elements, wire type of elements, where they begin); beyond `size` if the header is cut off."""
+    """(number of elements, wire type of elements, where they begin); -1 as position if the header is cut off."""
     if at >= size:
-        return u(0), u(0), size + u(1)
-    header = u(data[at])
-    at += u(1)
-    count, kind = header >> u(4), header & u(15)
-    if count == u(15):
-        end = _varint_end(data, size, at)
-        if end > size:
-            return u(0), u(0), size + u(1)
-        count, at = _unsigned_varint(data, at, end), end
+        return 0, 0, -1
+    header = data[at] + 0
+    count, kind, at = header >> 4, header & 15, at + 1
+    if count == 15:
+        count, at = read_number(data, at, size)
     return count, kind, at
 
 
 @inlined
-def _skip(  # noqa: C901, PLR0912, PLR0915  one loop over bytes
+def _skip(  # noqa: C901, PLR0912  one loop over bytes
     data: Any, size: Any, at: Any, kind: Any, stack: Any
 ) -> Any:
-    """The position behind a Thrift value; beyond `size` if it is cut off, a map, or nested too deeply.
+    """The position behind a Thrift value; -1 if it is cut off, a map, or nested too deeply.
 
     `stack` holds two numbers for each open value: elements left and their type; (0, struct) for structs.
     """
-    depth, in_list = u(0), False
+    depth, in_list = 0, False
     while True:
-        if kind == u(1) or kind == u(2):
+        if kind in (1, 2):
             if in_list:
-                at += u(1)
+                at += 1
         elif kind == _BYTE_T:
-            at += u(1)
-        elif kind >= u(4) and kind <= u(6):
-            at = _varint_end(data, size, at)
+            at += 1
+        elif kind >= 4 and kind <= 6:
+            _, at = read_number(data, at, size)
         elif kind == _DOUBLE_T:
-            at += u(8)
+            at += 8
         elif kind == _BINARY_T:
-            end = _varint_end(data, size, at)
-            if end > size:
-                return size + u(1)
-            length = _unsigned_varint(data, at, end)
-            if length > size - end:
-                return size + u(1)
-            at = end + length
+            length, at = read_number(data, at, size)
+            if at < 0 or length < 0 or length > size - at:
+                return -1
+            at += length
         elif kind in (_LIST_T, _SET_T):
             count, element, at = _list_header(data, size, at)
-            if at > size or count > size - at or depth >= _MAX_THRIFT_DEPTH:
-                return size + u(1)
-            if count > u(0):
-                stack[depth * u(2)], stack[depth * u(2) + u(1)] = count, element
-                depth += u(1)
+            if at < 0 or count < 0 or count > size - at or depth >= _MAX_THRIFT_DEPTH:
+                return -1
+            if count > 0:
+                stack[depth * 2], stack[depth * 2 + 1] = count, element
+                depth += 1
         elif kind == _STRUCT_T:
             if depth >= _MAX_THRIFT_DEPTH:
-                return size + u(1)
-            stack[depth * u(2)], stack[depth * u(2) + u(1)] = u(0), _STRUCT_T
-            depth += u(1)
+                return -1
+            stack[depth * 2], stack[depth * 2 + 1] = 0, _STRUCT_T
+            depth += 1
         else:
-            return size + u(1)
-        if at > size:
-            return size + u(1)
+            return -1
+        if at < 0 or at > size:
+            return -1
         # the next value of the innermost list or struct that is not at its end
         is_found = False
-        while depth > u(0) and not is_found:
-            left, element = stack[depth * u(2) - u(2)], stack[depth * u(2) - u(1)]
-            if left > u(0):
+        while depth > 0 and not is_found:
+            left, element = stack[depth * 2 - 2], stack[depth * 2 - 1]
+            if left > 0:
                 kind, in_list, is_found = element, True, True
-                if left > u(1):
-                    stack[depth * u(2) - u(2)] = left - u(1)
+                if left > 1:
+                    stack[depth * 2 - 2] = left - 1
                 else:
-                    depth -= u(1)
+                    depth -= 1
             else:
                 if at >= size:
-                    return size + u(1)
-                header = u(data[at])
-                at += u(1)
-                if header == u(0):
-                    depth -= u(1)
+                    return -1
+                header = data[at] + 0
+                at += 1
+                if header == 0:
+                    depth -= 1
                 else:
-                    kind, in_list, is_found = header & u(15), False, True
-                    if header >> u(4) == u(0):
-                        at = _varint_end(data, size, at)
-                        if at > size:
-                            return size + u(1)
+                    kind, in_list, is_found = header & 15, False, True
+                    if header >> 4 == 0:
+                        _, at = read_number(data, at, size)
+                        if at < 0:
+                            return -1
         if not is_found:
             return at
 
@@ -291,50 +257,50 @@ def find_column_chunks(  # noqa: C901, PLR0912, PLR0917  one pass over bytes; ke
     Returns the position behind them; 0 if something is damaged or unusual, which `files/parquet/thrift.py` reads.
     """
     for group in range(num_groups):
-        field, found = u(0), u(0)
+        field, found = 0, 0
         while True:
             if at >= size:
-                return u(0)
-            header = u(data[at])
-            at += u(1)
-            if header == u(0):
+                return 0
+            header = data[at] + 0
+            at += 1
+            if header == 0:
                 break
-            kind = header & u(15)
-            field += header >> u(4)
-            if header >> u(4) == u(0):
-                return u(0)
-            if field == u(1):
+            kind = header & 15
+            field += header >> 4
+            if header >> 4 == 0:
+                return 0
+            if field == 1:
                 if kind != _LIST_T:
-                    return u(0)
+                    return 0
                 count, element, at = _list_header(data, size, at)
-                if at > size or count != num_leaves or (count > u(0) and element != _STRUCT_T):
-                    return u(0)
+                if at < 0 or count != num_leaves or (count > 0 and element != _STRUCT_T):
+                    return 0
                 for leaf in range(num_leaves):
                     places[group * num_leaves + leaf] = at
                     at = _skip(data, size, at, _STRUCT_T, stack)
-                    if at > size:
-                        return u(0)
-            elif field == u(2) or field == u(3):
-                end = _varint_end(data, size, at)
-                if kind < u(4) or kind > u(6) or end > size:
-                    return u(0)
-                groups[group * u(2) + field - u(2)] = _varint(data, at, end)
-                at = end
+                    if at < 0:
+                        return 0
+            elif field in (2, 3):
+                if kind < 4 or kind > 6:
+                    return 0
+                groups[group * 2 + field - 2], at = read_long(data, at, size)
+                if at < 0:
+                    return 0
             else:
                 at = _skip(data, size, at, kind, stack)
-                if at > size:
-                    return u(0)
-            if field < u(4):
-                found |= u(1) << field
-        if found != u(14):
-            return u(0)
+                if at < 0:
+                    return 0
+            if field < 4:
+                found |= 1 << field
+        if found != 14:
+            return 0
     return at
 
 
 RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "find_column_chunks": (
         find_column_chunks,
-        "u8*[size] u64 u64 u64 u64 u64*[64] i64*[2*num_groups] i64*[num_groups*num_leaves]",
+        "u8*[size] i64 i64 i64 i64 i64*[64] i64*[2*num_groups] i64*[num_groups*num_leaves]",
     ),
 }
 """As in `HASH_SIGNATURES`. These read bytes of files: for any input, nothing outside of `data` is read."""

@@ -246,7 +246,7 @@ def find_column_chunks(random: Random) -> Arguments:
     _, at = read_value(footer, at + 1, 6, 0)  # the number of rows, then the row groups
     num_groups, _, first = read_list_header(footer, at + 1)
     num_leaves = num_columns if not num_groups or random.random() < 0.9 else num_columns + 1
-    stack, groups = np.zeros(64, np.uint64), np.zeros(2 * num_groups, np.int64)
+    stack, groups = np.zeros(64, np.int64), np.zeros(2 * num_groups, np.int64)
     data = damaged(random, footer)
     first = min(first, len(data))
     places = np.zeros(num_groups * num_leaves, np.int64)

@@ -274,7 +274,7 @@ class Footer:
             return None
         groups, places = np.empty((num_groups, 2), np.int64), np.empty((num_groups, num_leaves), np.int64)
         sizes = len(data), first, num_groups, num_leaves
-        stack = np.empty(_STACK_SIZE, np.uint64)
+        stack = np.empty(_STACK_SIZE, np.int64)
         self._end = kernels["find_column_chunks"](np.frombuffer(data, np.uint8), *sizes, stack, groups, places)
         return (groups.tolist(), places.tolist()) if self._end and (groups >= 0).all() else None
 
