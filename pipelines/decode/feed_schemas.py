@@ -190,13 +190,13 @@ def _decimal(parameters: Mapping[str, Any]) -> ValueType:
 
 def decimal_type(scale: int, precision: int) -> ValueType:
     """A decimal of unscaled bytes; Iceberg has at most 38 digits and no negative scale."""
-    held = min(max(scale, 0), MAX_DIGITS)
-    # A negative scale becomes trailing zeros.
-    digits = min(max(precision + max(-scale, 0), held, 1), MAX_DIGITS)
+    digits, held = (min(number, MAX_DIGITS) for number in _digits(precision, scale))
     return ValueType(pa.decimal128(digits, held), Encoding.BASE64, scale=None if held == scale else scale)
 
 
 _TEXT = ValueType(pa.string())
+_EXACT = ValueType(pa.string(), explicit=True)
+"""Decimals of more digits than Iceberg has, or of any number of digits, which some feeds write as numbers of JSON."""
 _NAME = re.compile(r"\s*([a-z_0-9]+(?: +[a-z_0-9]+)*)\s*(?:\(([^)]*)\))?\s*([a-z ]*?)\s*", re.IGNORECASE)
 
 _DECIMAL_ARGUMENTS = re.compile(r"\d{1,9}(,-?\d{1,9})?")
@@ -272,8 +272,7 @@ def _postgres_type(name: str) -> ValueType:
     if name.endswith("]") or base.startswith("_"):
         return _TEXT
     if base in ("numeric", "decimal"):
-        # Without precision, it may have any number of digits.
-        return _sql_decimal(arguments, arguments) if _DECIMAL_ARGUMENTS.fullmatch(arguments) else _TEXT
+        return _sql_decimal(arguments, f"{MAX_DIGITS + 1}")  # without precision, it may have any number of digits
     return _POSTGRES.get(f"{base} {rest}".strip(), _POSTGRES.get(base, _TEXT) if not rest else _TEXT)
 
 
@@ -290,9 +289,14 @@ def _parsed(name: str) -> tuple[str, str, str]:
 
 
 def _sql_decimal(arguments: str, default: str) -> ValueType:
-    """A decimal with these arguments, or `default` without any; PostgreSQL has scales below 0 and up to 1,000."""
+    """A decimal with these arguments, or `default` without any; text for more digits than an Iceberg decimal has."""
     stated = arguments if _DECIMAL_ARGUMENTS.fullmatch(arguments) else default
     precision, _, scale = stated.partition(",")
-    digits, held = int(precision), min(max(int(scale or 0), 0), MAX_DIGITS)
-    digits += max(-int(scale or 0), 0)
-    return ValueType(pa.decimal128(min(max(digits, held, 1), MAX_DIGITS), held))
+    digits, held = _digits(int(precision), int(scale or 0))
+    return ValueType(pa.decimal128(digits, held)) if digits <= MAX_DIGITS else _EXACT
+
+
+def _digits(precision: int, scale: int) -> tuple[int, int]:
+    """Precision and scale of a decimal that holds these numbers: a negative scale becomes trailing zeros."""
+    held = max(scale, 0)
+    return max(precision + held - scale, held, 1), held

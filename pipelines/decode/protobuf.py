@@ -415,11 +415,11 @@ def _plain(arrow: pa.DataType, value: Callable[[Any], Any] = lambda value: value
 def _decimal_type(known: Any) -> ValueType:
     """Decimals that each have their own scale, in a column with the scale that the options of the field state, if they do."""
     parameters = _options_of_fields().FromString(known.GetOptions().SerializeToString()).meta.params
-    if "scale" not in parameters:
+    scale, digits = (int(parameters.get(name, MAX_DIGITS)) for name in ("scale", "precision"))
+    if "scale" not in parameters or max(scale, digits) > MAX_DIGITS:
         return OF_OWN_SCALES
-    scale = min(max(int(parameters["scale"]), 0), MAX_DIGITS)
-    digits = min(max(int(parameters.get("precision", MAX_DIGITS)), scale, 1), MAX_DIGITS)
-    return ValueType(pa.decimal128(digits, scale), Encoding.SCALED)
+    scale = max(scale, 0)
+    return ValueType(pa.decimal128(max(digits, scale, 1), scale), Encoding.SCALED)
 
 
 @cache

@@ -56,7 +56,6 @@ _NO_ROWS = dict.fromkeys(
 """Canal's other event types: DDL, and events without rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
-MAX_DIGITS = 38
 MAX_BYTES = 2**31 - 1
 _DOUBLE_BYTES = 9
 _NUMPY = {rows.FLOAT: "<f4", rows.DOUBLE: "<f8"}
@@ -262,13 +261,13 @@ class MysqlTable:
 
 @lru_cache(maxsize=4096)
 def column_type(name: str) -> ValueType:
-    """The value type of a column; text for times, which may be negative and longer than a day, and decimals of more than 38 digits."""
+    """The value type of a column; text for times, which may be negative and longer than a day."""
     base, _, arguments = name.partition("(")
     if base == "bytes":
         return ValueType(pa.binary(), Encoding.HEX)
     if base == "float":
         return ValueType(pa.float32())
-    if base == "time" or (base == "decimal" and int(arguments.split(",")[0]) > MAX_DIGITS):
+    if base == "time":
         return ValueType(pa.string())
     if base == "bit" and arguments != "1)":
         return ValueType(pa.decimal128(20, 0) if arguments == "64)" else pa.int64())

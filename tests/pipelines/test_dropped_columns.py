@@ -1,6 +1,7 @@
 """`dropped_columns` decides what becomes of a column that the source drops, in feeds whose events state their columns."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.maintain.replay import resync
+from tests.pipelines.formats import protobuf_events
 from tests.pipelines.formats.avro_events import container
 from tests.pipelines.project import Project, event, the
 
@@ -47,6 +49,24 @@ def plain_avro(columns: Columns, rows: list[Row]) -> bytes:
     return container({"type": "record", "name": "Row", "fields": fields}, [{**row, "op": "c"} for row in rows])
 
 
+def protobuf(columns: Columns, rows: list[Row], schema_id: int, schemas: Path) -> list[str]:
+    """Debezium events as lines of base64, and their schema in a folder."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    numbers = {"id": 1, "a": 2, "c": 4 if columns.get("c") == "string" else 3, "b": 5}
+    fields = (protobuf_events.field(name, numbers[name], kind, "optional") for name, kind in columns.items())
+    made = protobuf_events.envelope(protobuf_events.message("Row", *fields), imports=())
+    (schemas / f"{schema_id}.desc").write_bytes(FileDescriptorSet(file=[made]).SerializeToString())
+    events = []
+    for row in rows:
+        event = protobuf_events.class_of(made, "Envelope")(op="c")
+        event.source.db, event.source.table = "shop", "products"
+        for name, value in row.items():
+            setattr(event.after, name, value)
+        events.append(b64encode(protobuf_events.framed(event.SerializeToString(), schema_id)).decode())
+    return events
+
+
 class DropProject(Project):
     def __init__(self, folder: Path, feed: str = "debezium-json", **settings: Any) -> None:
         super().__init__(folder)
@@ -57,7 +77,12 @@ class DropProject(Project):
     def set(self, **settings: Any) -> None:
         self.settings = {"key": ["id"], "dropped_columns": "drop", **self.settings, **settings}
         self.write({"shop.products": self.settings})
-        if self.feed != "debezium-json":
+        if self.feed == "debezium-protobuf":
+            (self.folder / "schemas").mkdir(exist_ok=True)
+            config = self.folder / "nevermore.yaml"
+            text = config.read_text().replace("debezium-json", self.feed)
+            config.write_text(text.replace("options: {}", f"options: {{schemas: {self.folder / 'schemas'}}}"))
+        elif self.feed != "debezium-json":
             config = self.folder / "nevermore.yaml"
             text = config.read_text().replace("debezium-json", self.feed.partition(" ")[2])
             config.write_text(text.replace("*.jsonl", "*.avro"))
@@ -65,6 +90,8 @@ class DropProject(Project):
     def send(self, number: int, columns: Columns, *rows: Row) -> None:
         if self.feed == "debezium-json":
             self.land(f"{number}.jsonl", [stated(columns, "c", row) for row in rows])
+        elif self.feed == "debezium-protobuf":
+            self.land(f"{number}.jsonl", protobuf(columns, list(rows), number + 1, self.folder / "schemas"))
         else:
             write = avro if "debezium" in self.feed else plain_avro
             (self.landing / f"{number}.avro").write_bytes(write(columns, list(rows)))
@@ -78,7 +105,7 @@ class DropProject(Project):
         return [f.name for f in log.schema().find_field("after").field_type.fields]
 
 
-FEEDS = pytest.mark.parametrize("feed", ["debezium-json", "avro debezium", "avro rows"])
+FEEDS = pytest.mark.parametrize("feed", ["debezium-json", "debezium-protobuf", "avro debezium", "avro rows"])
 
 
 @FEEDS

@@ -388,18 +388,24 @@ def test_envelopes_keys_and_tombstones_of_debezium(tmp_path: Path) -> None:
     assert not result.rejected.num_rows
 
 
-def test_decimals_have_the_scale_that_the_converter_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("precision", "kind", "price"), [(10, pa.decimal128(10, 2), Decimal("12.30")), (65, pa.string(), "12.3")]
+)
+def test_decimals_have_the_scale_that_the_converter_states(
+    tmp_path: Path, precision: int, kind: pa.DataType, price: object
+) -> None:
     row = DescriptorProto.FromString(SHOP_ROW.SerializeToString())
     parameters = b"".join(
-        b"\x12" + bytes([len(entry)]) + entry for entry in (b"\x0a\x05scale\x12\x012", b"\x0a\x09precision\x12\x0210")
+        b"\x12" + bytes([len(entry)]) + entry
+        for entry in (b"\x0a\x05scale\x12\x012", b"\x0a\x09precision\x12\x02%d" % precision)
     )
     option = b"\x82\x44" + bytes([len(parameters)]) + parameters  # number 1088
     row.field[2].options.MergeFromString(option)
     made = envelope(row)
     result = decoded(made, events_of(made), tmp_path)
     after = result.tables["public.t"].table.column("after")
-    assert after.type.field("price").type == pa.decimal128(10, 2)
-    assert after[0].as_py()["price"] == Decimal("12.30")
+    assert after.type.field("price").type == kind
+    assert after[0].as_py()["price"] == price
 
 
 def test_a_broken_message_is_rejected_and_its_neighbours_are_not(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from nevermore.pipelines.decode.batches import RawEvents, from_documents
 from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from nevermore.pipelines.formats.registry import DecodedFeed, decode
 from nevermore.pipelines.sources.files import discover
-from tests.pipelines.formats import avro_events, protobuf_events
+from tests.pipelines.formats import avro_events, decoded_feed, protobuf_events
+from tests.pipelines.formats.decoded_feed import canal
 
 # Unscaled value, scale, and the text as PostgreSQL writes the number.
 NUMBERS = [
@@ -27,6 +28,27 @@ NUMBERS = [
 ]
 TOO_LARGE = [(1, 2**31 - 1), (1, -(2**31))]
 NAME = "io.debezium.data.VariableScaleDecimal"
+
+
+LONG = f"-{'9' * 40}.{'8' * 20}"
+
+
+@pytest.mark.parametrize("number", ["1.50", LONG, "9" * 80])
+@pytest.mark.parametrize("kind", ["numeric", "numeric(80,20)", "numeric(80)", "numeric(30,-20)", "decimal(65,30)"])
+@pytest.mark.parametrize("feed", ["wal2json", "wal2json as text", "canal-json"])
+def test_columns_of_more_digits_than_a_decimal_has_are_exact_text(feed: str, kind: str, number: str) -> None:
+    if feed == "canal-json":
+        kind = kind.replace("numeric(30,-20)", "decimal(65)").replace("numeric", "decimal")
+        if kind == "decimal":
+            pytest.skip("decimal(10, 0) of MySQL")
+        event = json.dumps(canal("INSERT", [{"id": "1", "n": number}], mysqlType={"id": "bigint", "n": kind}))
+    else:
+        columns = [{"name": "id", "type": "integer", "value": 1}, {"name": "n", "type": kind, "value": number}]
+        event = json.dumps({"action": "I", "schema": "public", "table": "products", "columns": columns})
+        event = event.replace(f'"{number}"', number) if feed == "wal2json" else event
+    found = decoded_feed.read(feed.partition(" ")[0], event.encode())
+    assert decoded_feed.reasons(found) == []
+    assert [change["after"] for change in decoded_feed.changes(found, "after")] == [{"id": 1, "n": number}]
 
 
 def as_bytes(number: int) -> bytes:
