@@ -69,10 +69,11 @@ def _schema_of(footer: bytes) -> tuple[FooterSchema, int]:
     if footer[0] >> 4 != 1 or footer[position] != 1 << 4 | LIST:
         raise KeyError(2)
     position += 1
-    if not (_last.encoded and footer.startswith(_last.encoded, position)):
+    known = _last
+    if not (known.encoded and footer.startswith(known.encoded, position)):
         elements, end = _read_elements(footer, position)
-        _last = FooterSchema(_leaves(elements), footer[position:end])
-    return _last, position + len(_last.encoded)
+        known = _last = FooterSchema(_leaves(elements), footer[position:end])
+    return known, position + len(known.encoded)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nevermore.scan_core.files.parquet import footer as module
 from nevermore.scan_core.files.parquet.file_layout import ParquetLayout, read_layout
 from nevermore.scan_core.files.parquet.footer import Chunk
 from nevermore.scan_core.files.parquet.thrift import read_struct
@@ -100,3 +101,18 @@ def test_damaged_footers_are_read_or_refused(*, are_on: bool) -> None:
             assert str(error).startswith("f: ")  # noqa: PT017
             outcomes.append(False)
     assert 100 < sum(outcomes) < 1_400
+
+
+def test_a_thread_that_reads_another_schema_meanwhile_changes_nothing() -> None:
+    one, other = (written(pa.table({name: [1]})) for name in ("a", "b"))
+    one, other = (content[-8 - int.from_bytes(content[-8:-4], "little") : -8] for content in (one, other))
+
+    class Interrupted(bytes):
+        def startswith(self, *arguments: Any) -> bool:
+            found = super().startswith(*arguments)
+            module._schema_of(other)
+            return found
+
+    module._schema_of(one)
+    schema, _ = module._schema_of(Interrupted(one))
+    assert [leaf.path for leaf in schema.leaves] == [("a",)]
