@@ -7,14 +7,13 @@ anything is read.
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from zlib import crc32
 
 import orjson
-import pyarrow as pa
 
 from nevermore.scan_core.io.files import file_size, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, decompress
 from nevermore.scan_core.metadata.table_json import Document, load_document
 from nevermore.scan_core.model.errors import MalformedTableError
 
@@ -147,15 +146,9 @@ def _blob(document: Document, end_of_blobs: int, path: str) -> PuffinBlob:
 
 def _decompress(data: bytes, path: str) -> bytes:
     """LZ4 frames, the only compression of footers, never more than a real footer has."""
-    parts: list[Any] = []
-    total = 0
     try:
-        with pa.CompressedInputStream(pa.BufferReader(data), "lz4") as stream:
-            while total <= MAX_FOOTER_BYTES and (part := stream.read(1 << 20)):
-                parts.append(part)
-                total += len(part)
-    except (pa.ArrowException, OSError) as error:
+        return decompress(data, "lz4", MAX_FOOTER_BYTES)
+    except BlockTooLargeError as error:
+        raise MalformedTableError(f"{path}: a footer larger than {MAX_FOOTER_BYTES} bytes when decompressed") from error
+    except ValueError as error:
         raise MalformedTableError(f"{path}: the footer cannot be decompressed: {error}") from error
-    if total > MAX_FOOTER_BYTES:
-        raise MalformedTableError(f"{path}: a footer larger than {MAX_FOOTER_BYTES} bytes when decompressed")
-    return b"".join(parts)

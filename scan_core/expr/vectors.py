@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nevermore.scan_core.expr.coercion import BOOLEAN, decimal_of
 from nevermore.scan_core.model.schema import Type, arrow_type
-from nevermore.scan_core.rows.buffers import Mask, validity
+from nevermore.scan_core.rows.buffers import Mask, bits, validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 
@@ -49,15 +49,6 @@ def union(left: Mask | None, right: Mask | None) -> Mask | None:
 def minus(mask: Mask | None, removed: Mask | None) -> Mask | None:
     """Rows of `mask` that are not in `removed`."""
     return mask if mask is None or removed is None else mask & ~removed
-
-
-def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
-    """One byte per bit of an Arrow bitmap."""
-    first = offset // 8
-    packed = np.frombuffer(buffer, dtype=np.uint8)[first : (offset + length + 7) // 8]
-    return np.unpackbits(packed, count=offset - 8 * first + length, bitorder="little")[offset - 8 * first :].view(
-        np.bool_
-    )
 
 
 def null_mask(array: pa.Array) -> Mask | None:

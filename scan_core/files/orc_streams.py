@@ -154,13 +154,8 @@ class _Cursor:
             raise IndexError
 
     def varint(self, *, signed: bool) -> int:
-        value = 0
-        for index in range(10):
-            byte = self.byte()
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1) if signed else value
-        raise ValueError("an integer of more than ten bytes")
+        value, self._position = _varint(self._data, self._position)
+        return (value >> 1) ^ -(value & 1) if signed else value
 
     def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
         """`count` values of `width` bits each, padded to whole bytes."""
@@ -605,7 +600,7 @@ def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:
     return Stripe(offset, num_bytes, num_rows, int(fields.get(4, 0)))
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def _varint(view: bytes | memoryview, position: int) -> tuple[int, int]:
     result = 0
     for index in range(_MAX_VARINT_BYTES):
         byte = view[position + index]

@@ -96,12 +96,7 @@ class Block(NamedTuple):
 
 def read_long(buffer: bytes, position: int) -> tuple[int, int]:
     """A zig-zag varint and the position after it; IndexError at the end of the buffer."""
-    byte = buffer[position]
-    position += 1
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), position
-    value = byte & 127
-    shift = 7
+    value = shift = 0
     while True:
         byte = buffer[position]
         position += 1
@@ -256,7 +251,7 @@ def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
 
 
 def decompress(payload: bytes, codec: str, max_bytes: int) -> bytes:
-    """The plain bytes of a block in a codec of `MAX_EXPANSION`, or of a file in `gzip`.
+    """The plain bytes of a block in a codec of `MAX_EXPANSION`, of a file in `gzip`, or of frames in `lz4`.
 
     Raises:
         BlockTooLargeError: they are more than `max_bytes`.
@@ -275,7 +270,9 @@ def decompress(payload: bytes, codec: str, max_bytes: int) -> bytes:
             case "xz":
                 return _inflate(lzma.LZMADecompressor(memlimit=max_bytes), payload, max_bytes)
             case "zstandard":
-                return _decompress_zstandard(payload, max_bytes)
+                return _read_stream(payload, "zstd", max_bytes)
+            case "lz4":
+                return _read_stream(payload, "lz4", max_bytes)
             case "snappy":
                 return _decompress_snappy(payload, max_bytes)
             case _:
@@ -292,9 +289,9 @@ def _inflate(decompressor: Any, payload: bytes, max_bytes: int) -> bytes:
     return plain
 
 
-def _decompress_zstandard(payload: bytes, max_bytes: int) -> bytes:
+def _read_stream(payload: bytes, codec: str, max_bytes: int) -> bytes:
     parts, total = [], 0
-    with pa.CompressedInputStream(pa.BufferReader(payload), "zstd") as stream:
+    with pa.CompressedInputStream(pa.BufferReader(payload), codec) as stream:
         while part := stream.read(_STEP_BYTES):
             parts.append(part)
             total += len(part)

@@ -31,6 +31,14 @@ def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], kind, count=len(array), offset=array.offset * kind.itemsize)
 
 
+def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
+    """One byte per bit of an Arrow bitmap."""
+    first = offset // 8
+    packed = np.frombuffer(buffer, np.uint8)[first : (offset + length + 7) // 8]
+    skipped = offset - 8 * first
+    return np.unpackbits(packed, count=skipped + length, bitorder="little")[skipped:].view(np.bool_)
+
+
 def validity(array: pa.Array) -> Mask | None:
     """True for rows that are not NULL; None if no row is NULL."""
     if array.null_count == 0:
@@ -39,21 +47,14 @@ def validity(array: pa.Array) -> Mask | None:
     if bitmap is None or pa.types.is_null(array.type):  # NULL by its type, or by what it points to
         flags: Mask = np.asarray(array.is_valid())
         return flags
-    first = array.offset // 8
-    packed = np.frombuffer(bitmap, np.uint8)[first : (array.offset + len(array) + 7) // 8]
-    skipped = array.offset - 8 * first
-    return np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
+    return bits(bitmap, array.offset, len(array))
 
 
 def true_flags(array: pa.BooleanArray) -> Mask:
     """A mask of the rows in which a Boolean array is true, neither false nor NULL."""
     if len(array) == 0:
         return np.empty(0, np.bool_)
-    first = array.offset // 8
-    packed = np.frombuffer(array.buffers()[1], np.uint8)[first : (array.offset + len(array) + 7) // 8]
-    skipped = array.offset - 8 * first
-    flags = np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
-    valid = validity(array)
+    flags, valid = bits(array.buffers()[1], array.offset, len(array)), validity(array)
     return flags if valid is None else flags & valid
 
 
