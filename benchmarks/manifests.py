@@ -1,6 +1,6 @@
-"""Sorting the manifests of a table of many files by partition: time, memory for several limits, and the plan of one partition.
+"""Sorting the manifests of a table of many files by partition: time, memory, and the plan of one partition.
 
-The data files do not exist: neither the sort nor a plan opens them. Each limit runs in a process of its own, whose peak memory
+The data files do not exist: neither the sort nor a plan opens them. The sort runs in a process of its own, whose peak memory
 over that before the sort is what the entries took.
 """
 
@@ -24,7 +24,6 @@ from nevermore.scan_core import open_table
 from nevermore.scan_core.model.schema import NestedField, parse_type
 
 COMMITS, FILES, DAYS, COLUMNS = 40, 500, 500, 12
-LIMITS = (2**40, 512 * 1024**2, 128 * 1024**2)
 TARGET_BYTES = 100_000
 """Of a manifest: Iceberg's default would hold all these files, whose bounds compress well."""
 _NAME = "bench.t"
@@ -69,14 +68,14 @@ def plan(folder: Path) -> tuple[float, int]:
     return process_time() - began, len(tasks)
 
 
-def sort(folder: Path, limit: int) -> None:
-    """Print what a sort takes with a limit; nothing is committed."""
+def sort(folder: Path) -> None:
+    """Print what a sort takes; nothing is committed."""
     from nevermore.pipelines.maintain.manifest_order import arrange_manifests
 
     table = find_table(catalog_in(folder), _NAME)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wall, cpu = perf_counter(), process_time()
-    report = arrange_manifests(table, is_dry=True, memory_limit_bytes=limit)
+    report = arrange_manifests(table, is_dry=True)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     seconds = perf_counter() - wall, process_time() - cpu
     print(json.dumps([*seconds, peak, report.manifests_before, report.manifests_after, report.bytes_before]))
@@ -88,12 +87,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as above:
         folder = Path(above)
         make(folder)
-        print("| memory limit | CPU s | peak memory MiB | manifests before, after |\n|---|---|---|---|")
-        for limit in LIMITS:
-            command = [sys.executable, "-m", "benchmarks.manifests", above, str(limit)]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            _, cpu, peak, before, after, _ = json.loads(said)
-            print(f"| {limit // 2**20:,} MiB | {cpu:.1f} | {peak / 2**20:,.0f} | {before}, {after} |")
+        print("| CPU s | peak memory MiB | manifests before, after |\n|---|---|---|")
+        command = [sys.executable, "-m", "benchmarks.manifests", above]
+        _, cpu, peak, before, after, _ = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        print(f"| {cpu:.1f} | {peak / 2**20:,.0f} | {before}, {after} |")
         seconds, files = plan(folder)
         report = arrange_manifests(find_table(catalog_in(folder), _NAME))
         after, same = plan(folder)
@@ -105,8 +102,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        sort(Path(sys.argv[1]), int(sys.argv[2]))
+    if len(sys.argv) == 2 and Path(sys.argv[1]).is_dir():
+        sort(Path(sys.argv[1]))
     else:
         chosen(__doc__)
         main()

@@ -100,11 +100,7 @@ def compact(
     for name in tables:
         table = open_for_change(name, config)
         if manifests:
-            arranged = arrange_manifests(
-                table,
-                is_dry=dry_run,
-                memory_limit_bytes=CompactSettings.of(table, settings).memory_limit_bytes,
-            )
+            arranged = arrange_manifests(table, is_dry=dry_run)
             done.append(arranged)
             if not as_json:
                 print_result(None, arranged.lines, as_json=False)

@@ -37,11 +37,9 @@ from nevermore.pipelines.iceberg.loaded_table import (
     storage_of,
 )
 from nevermore.pipelines.iceberg.manifests import (
-    Arranged,
     Listed,
     ManifestEntry,
     NamedFiles,
-    Pays,
     Selection,
     SnapshotManifests,
     manifest_list_bytes,
@@ -291,6 +289,10 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
     return selects
 
 
+Rearrange = Callable[[SnapshotManifests, "Snapshot | None"], tuple[Listed, Mapping[str, str]]]
+"""Writes other manifests of the files of a snapshot; returns all manifests and entries for the summary."""
+
+
 class RowDelta:
     """A commit under construction: schema and specs first, then files, then `commit`, once.
 
@@ -432,7 +434,17 @@ class RowDelta:
             later = {"set-current-schema", "set-properties"}
             self._updates = [update for update in self._updates if update["action"] not in later]
         for attempts_left in reversed(range(CONFLICT_ATTEMPTS)):
-            snapshot, committed = self._snapshot(added, properties, remove, operation, forgets=forgets)
+            with self._removing_written():
+                manifests = self._manifests()
+                carried = manifests.carried(self._base(), remove, forgets=forgets)
+                # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
+                if isinstance(remove, NamedFiles) and (
+                    gone := remove.names - {entry.name for _, entry in carried.files}
+                ):
+                    raise CommitConflictError(
+                        f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}"
+                    )
+                snapshot, committed = self._listed(manifests, added, carried, properties, operation)
             try:
                 self._make_head(snapshot, branch)
             except CommitConflictError:
@@ -465,20 +477,17 @@ class RowDelta:
                 break
         return False
 
-    def arrange(
-        self, target_bytes: int, pays: Pays, limit_bytes: int, properties: Mapping[str, str], *, is_dry: bool
-    ) -> tuple[Arranged, Committed | None]:
-        """Sort the manifests of the table by partition where that pays, in a `replace` snapshot with the same files."""
+    def rearrange(self, arrange: Rearrange, *, is_dry: bool = False) -> Committed | None:
+        """Commit the same files in other manifests, as a `replace` snapshot; None for a dry run, or if none is new."""
         with self._removing_written():
             manifests = self._manifests(is_dry=is_dry)
-            done = manifests.arranged(self._base(), target_bytes, pays, limit_bytes)
-            if is_dry or not done.replaced:
-                return done, None
-            counts = {"manifests-created": str(done.new), "manifests-replaced": str(done.replaced)}
-            snapshot, committed = self._listed(manifests, [], Listed(done.records), {**properties, **counts}, "replace")
+            listed, properties = arrange(manifests, self._base())
+            if not self._written:
+                return None
+            snapshot, committed = self._listed(manifests, [], listed, properties, "replace")
         self._make_head(snapshot)
         storage.reached("after-commit")
-        return done, committed
+        return committed
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -489,24 +498,6 @@ class RowDelta:
         """Add changes to this commit, in the form of the REST catalog specification."""
         self._updates += [dict(update) for update in updates]
         self._requirements += [dict(requirement) for requirement in requirements]
-
-    def _snapshot(
-        self,
-        added: Sequence[WrittenFile],
-        properties: Mapping[str, str],
-        remove: Selection | None,
-        operation: Operation | None,
-        *,
-        forgets: bool = False,
-    ) -> tuple[dict[str, Any], Committed]:
-        """Write the manifests; return the snapshot in the form of table metadata."""
-        with self._removing_written():
-            manifests = self._manifests()
-            carried = manifests.carried(self._base(), remove, forgets=forgets)
-            # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
-            if isinstance(remove, NamedFiles) and (gone := remove.names - {entry.name for _, entry in carried.files}):
-                raise CommitConflictError(f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}")
-            return self._listed(manifests, added, carried, properties, operation)
 
     @contextmanager
     def _removing_written(self) -> Iterator[None]:

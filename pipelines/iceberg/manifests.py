@@ -2,20 +2,17 @@
 
 import io
 import json
-import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import IntEnum
-from functools import cache, lru_cache
-from itertools import pairwise
-from math import ceil, copysign
+from functools import cache, cached_property, lru_cache
+from math import copysign
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import numpy as np
 import orjson
 
 from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
@@ -28,7 +25,6 @@ from nevermore.scan_core.io import require_package
 from nevermore.scan_core.metadata import (
     DAMAGE,
     AvroReader,
-    decode_bound,
     malformed_avro,
     parse_record,
     read_blocks,
@@ -461,10 +457,6 @@ MAX_MANIFESTS = 100
 """Minimum of manifests to merge, as Iceberg's `commit.manifest.min-count-to-merge`: from there on, readers matter more
 than one slow commit.
 """
-RANGE_SAMPLES = 256
-"""Files of each range of partitions that tell where ranges begin."""
-MEMORY_PER_BYTE = 12
-"""Memory of an entry per byte of its pickle, as measured: 12,800 bytes for a file with bounds of 14 columns."""
 TARGET_BYTES = 8 * 1024**2
 """Target size, as Iceberg's `commit.manifest.target-size-bytes`: manifests of half of it are not merged."""
 
@@ -485,15 +477,16 @@ def _chosen(group: Sequence[Record]) -> list[Record]:
     """
     tiers: dict[int, list[Record]] = {}
     for manifest in group:
-        tiers.setdefault(_tier(_entries(manifest)), []).append(manifest)
+        tiers.setdefault(_tier(num_entries(manifest)), []).append(manifest)
     for tier in sorted(tiers):
         found = tiers[tier]
-        if len(found) >= FAN_IN and sum(map(_entries, found[-FAN_IN:])) <= MAX_ENTRIES:
+        if len(found) >= FAN_IN and sum(map(num_entries, found[-FAN_IN:])) <= MAX_ENTRIES:
             return found[-FAN_IN:]
-    return sorted(group, key=_entries)[:FAN_IN] if len(group) > MAX_MANIFESTS else []
+    return sorted(group, key=num_entries)[:FAN_IN] if len(group) > MAX_MANIFESTS else []
 
 
-def _entries(manifest: Record) -> int:
+def num_entries(manifest: Record) -> int:
+    """Entries of a manifest, live or not; more than are merged if it does not record them."""
     counts = (manifest["added_files_count"], manifest["existing_files_count"], manifest["deleted_files_count"])
     return sum(count or 0 for count in counts) if None not in counts else MAX_ENTRIES
 
@@ -504,54 +497,6 @@ def _tier(entries: int) -> int:
         entries //= FAN_IN
         tier += 1
     return tier
-
-
-def partition_order(entry: ManifestEntry) -> tuple[Any, ...]:
-    """Sorts files by partition, NULL first, then by age."""
-    values = entry.data_file["partition"].values()
-    return (*(_ranked(v) for v in values), entry.sequence_number or 0, entry.path)
-
-
-def _ranked(value: Any) -> tuple[Any, ...]:
-    """NULL below and NaN above all other values."""
-    if value is None:
-        return (0,)
-    return (1, value) if value == value else (2,)  # noqa: PLR0124 - NaN has no order
-
-
-def bytes_per_partition(manifests: Sequence[Record], layout: PartitionLayout) -> float:
-    """Stored bytes of the manifests that a scan of one partition reads, on average over the files.
-
-    Args:
-        manifests: manifest-list entries of one content and spec.
-        layout: the spec.
-    """
-    lengths = np.array([m["manifest_length"] for m in manifests], np.int64)
-    ends = []
-    for place, kind in enumerate(layout.types):
-        ranges = [_range(m["partitions"], place, kind) for m in manifests]
-        ranks = {end: rank for rank, end in enumerate(sorted({end for pair in ranges for end in pair}))}
-        ends.append(np.array([[ranks[low], ranks[high]] for low, high in ranges]))
-    read = np.zeros(len(manifests), np.int64)
-    for index in range(len(manifests)):
-        overlaps = np.ones(len(manifests), np.bool_)
-        for pairs in ends:
-            overlaps &= (pairs[:, 0] <= pairs[index, 1]) & (pairs[:, 1] >= pairs[index, 0])
-        read[index] = lengths[overlaps].sum()
-    return float(np.average(read, weights=[max(_entries(m), 1) for m in manifests]))
-
-
-def _range(summaries: Sequence[Record] | None, place: int, kind: PrimitiveType) -> tuple[tuple[Any, ...], ...]:
-    """The lowest and highest value of a partition field in a manifest; all values if that is not known."""
-    if summaries is None or place >= len(summaries):
-        return (0,), (2,)
-    summary = summaries[place]
-    bounds = [decode_bound(summary[f"{end}_bound"], kind) for end in ("lower", "upper")]
-    if None in bounds:  # only NULL or NaN, unless the writer left it out
-        has_null, has_nan = summary["contains_null"], summary["contains_nan"]
-        return (2,) if has_nan and not has_null else (0,), (0,) if has_null and not has_nan else (2,)
-    low, high = ((1, bound) for bound in bounds)
-    return (0,) if summary["contains_null"] else low, (2,) if summary["contains_nan"] else high
 
 
 Selection = Callable[[ManifestEntry, PartitionSpec], bool]
@@ -577,36 +522,7 @@ class Listed:
     files: tuple[tuple[int, ManifestEntry], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """Manifests of a snapshot sorted by partition.
-
-    Attributes:
-        records: manifest-list entries of all manifests of the snapshot.
-        replaced: number of the manifests whose place new ones have taken.
-        new: number of these.
-        replaced_bytes: stored bytes of the replaced manifests.
-        new_bytes: stored bytes of the new ones.
-        bytes_before: stored bytes that a scan of one partition read of the replaced manifests.
-        bytes_after: the same of the new ones.
-    """
-
-    records: tuple[Record, ...] = ()
-    replaced: int = 0
-    new: int = 0
-    replaced_bytes: int = 0
-    new_bytes: int = 0
-    bytes_before: float = 0.0
-    bytes_after: float = 0.0
-
-
-Pays = Callable[[float, int, float | None], bool]
-"""Whether manifests of one content and spec are written again: by the bytes that a scan of one partition reads of them, all
-their bytes, and what such a scan will read of the new ones, None before that is known.
-"""
-
-
-@dataclass(slots=True)
+@dataclass
 class SnapshotManifests:
     """Writes manifests for a snapshot of a table, whose schema and specs may be new in the same commit.
 
@@ -629,12 +545,11 @@ class SnapshotManifests:
         for file in files:
             content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
             groups.setdefault((content, file.spec_id), []).append(file)
-        types = self._types() if groups else {}
         listed = Listed()
         for (content, spec_id), group in groups.items():
-            layout = self._layout(spec_id, types)
+            layout = self.layout(spec_id)
             entries = [added_entry(f, self.snapshot_id, layout) for f in group]
-            record = self._manifest(entries, content, layout)
+            record = self.write_manifest(entries, content, layout)
             listed = Listed((*listed.records, record), (*listed.files, *((spec_id, e) for e in entries)))
         return listed
 
@@ -643,19 +558,17 @@ class SnapshotManifests:
 
         Removed files stay listed as deleted; with `forgets` none is, of earlier commits neither.
         """
-        live = self._live(base)
+        live = self.live(base)
         if remove is None:
             return Listed(tuple(self._merged(live)))
         kept: list[Record] = []
         removed: list[tuple[int, ManifestEntry]] = []
         rewritten: list[Record] = []
-        types = self._types()
         for manifest in live:
-            layout = self._layout(manifest["partition_spec_id"], types)
-            live_entries = self._live_entries(manifest, layout)
+            layout = self.layout(manifest["partition_spec_id"])
             entries = [
                 e.with_status(EntryStatus.DELETED, self.snapshot_id) if remove(e, layout.spec) else e
-                for e in live_entries
+                for e in self.live_entries(manifest)
             ]
             leaving = [e for e in entries if e.status is EntryStatus.DELETED]
             if not leaving and not (forgets and manifest["deleted_files_count"] != 0):
@@ -665,71 +578,33 @@ class SnapshotManifests:
             if forgets:
                 entries = [e for e in entries if e.status is not EntryStatus.DELETED]
             if entries:
-                rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
+                rewritten.append(self.write_manifest(entries, manifest["content"], layout))
         return Listed((*rewritten, *kept), tuple(removed))
 
-    def arranged(self, base: "Snapshot | None", target_bytes: int, pays: Pays, limit_bytes: int) -> Arranged:
-        """Sort the files of a snapshot by partition into manifests of about `target_bytes`, where that pays.
-
-        A manifest ends between two partitions if it can, so that a scan of one partition reads few of them. About
-        `limit_bytes` of entries are held in memory.
-        """
-        groups: dict[tuple[int, int], list[Record]] = {}
-        for manifest in self._live(base):
-            groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
-        types = self._types() if groups else {}
-        done = Arranged()
-        for (content, spec_id), group in groups.items():
-            layout = self._layout(spec_id, types)
-            total = sum(m["manifest_length"] for m in group)
-            before = bytes_per_partition(group, layout)
-            new: list[Record] = []
-            if len(group) > 1 and pays(before, total, None):
-                num_entries = sum(self._num_live(m, layout) for m in group)
-                parts = self._by_partition(group, layout, num_entries, limit_bytes)
-                most = max(1, target_bytes * num_entries // total)
-                new += (self._manifest(part, ManifestContent(content), layout) for part in _parts(parts, most))
-                after = bytes_per_partition(new, layout)
-                if pays(before, total, after):
-                    done = Arranged(
-                        (*done.records, *new),
-                        done.replaced + len(group),
-                        done.new + len(new),
-                        done.replaced_bytes + total,
-                        done.new_bytes + sum(m["manifest_length"] for m in new),
-                        done.bytes_before + before,
-                        done.bytes_after + after,
-                    )
-                    continue
-            self.storage.remove(m["manifest_path"] for m in new)
-            done = replace(done, records=(*done.records, *group))
-        return done
-
-    def _by_partition(
-        self, group: Sequence[Record], layout: PartitionLayout, num_entries: int, limit_bytes: int
-    ) -> Iterator[ManifestEntry]:
-        """The live entries of manifests by partition. If they do not fit into memory, the manifests are read once for each range."""
-        size = _entry_bytes(self._live_entries(group[0], layout)) * num_entries
-        bounds: list[tuple[Any, ...]] = []
-        if size > limit_bytes:
-            count = ceil(size / limit_bytes)
-            step = max(1, num_entries // (count * RANGE_SAMPLES))
-            keys = sorted(partition_order(e) for m in group for e in self._live_entries(m, layout)[::step])
-            bounds = [keys[place * len(keys) // count] for place in range(1, count)]
-        for low, high in pairwise((None, *bounds, None)):
-            entries = []
-            for manifest in group:
-                for entry in self._live_entries(manifest, layout):
-                    key = partition_order(entry) if bounds else ()
-                    if (low is None or key >= low) and (high is None or key < high):
-                        entries.append(entry)
-            entries.sort(key=partition_order)
-            yield from entries
-
-    def _live(self, base: "Snapshot | None") -> list[Record]:
-        """Manifests that have live files or do not record their number."""
+    def live(self, base: "Snapshot | None") -> list[Record]:
+        """Manifest-list entries of a snapshot that have live files or do not record their number."""
         listed = [] if base is None else read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
         return [m for m in listed if any(m[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))]
+
+    def live_entries(self, manifest: Record) -> list[ManifestEntry]:
+        """The live entries of a manifest, for another manifest."""
+        layout = self.layout(manifest["partition_spec_id"])
+        entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
+        live = (e for e in entries if e.status is not EntryStatus.DELETED)
+        return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
+
+    def write_manifest(self, entries: Sequence[ManifestEntry], content: int, layout: PartitionLayout) -> Record:
+        """Write a manifest; return its manifest-list entry."""
+        data = manifest_bytes(entries, ManifestContent(content), layout, self.schema, self.version)
+        return manifest_record(
+            entries,
+            ManifestContent(content),
+            layout,
+            path=self.write(f"{uuid.uuid4()}-m0.avro", data),
+            length=len(data),
+            snapshot_id=self.snapshot_id,
+            sequence_number=self.sequence_number,
+        )
 
     def write(self, name: str, data: bytes) -> str:
         """Write a file to the table's metadata folder; return its path."""
@@ -739,72 +614,25 @@ class SnapshotManifests:
             self.written.append(path)
         return path
 
+    def discard(self, records: Iterable[Record]) -> None:
+        """Remove manifests that were written and are not listed."""
+        paths = {record["manifest_path"] for record in records}
+        self.storage.remove(paths)
+        self.written[:] = [path for path in self.written if path not in paths]
+
+    def layout(self, spec_id: int) -> PartitionLayout:
+        """A spec with the types of its fields."""
+        return PartitionLayout(self.specs[spec_id], partition_types(self.specs[spec_id], self._types))
+
+    @cached_property
+    def _types(self) -> dict[int, Any]:
+        """Type of every field of every schema by id."""
+        return source_types(self.table) | {i: self.schema.field(i).type for i in self.schema.field_ids}
+
     def _merged(self, live: list[Record]) -> list[Record]:
-        groups = to_merge(live)
-        if not groups:
-            return live
-        types = self._types()
-        merged: list[Record] = []
+        merged, groups = list[Record](), to_merge(live)
         for group in groups:
-            layout = self._layout(group[0]["partition_spec_id"], types)
-            entries = [e for manifest in group for e in self._live_entries(manifest, layout)]
-            merged.append(self._manifest(entries, ManifestContent(group[0]["content"]), layout))
+            entries = [e for manifest in group for e in self.live_entries(manifest)]
+            merged.append(self.write_manifest(entries, group[0]["content"], self.layout(group[0]["partition_spec_id"])))
         gone = {manifest["manifest_path"] for group in groups for manifest in group}
         return [*merged, *(m for m in live if m["manifest_path"] not in gone)]
-
-    def _num_live(self, manifest: Record, layout: PartitionLayout) -> int:
-        counts = manifest["added_files_count"], manifest["existing_files_count"]
-        return len(self._live_entries(manifest, layout)) if None in counts else sum(counts)
-
-    def _live_entries(self, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
-        """The live entries of a manifest, for another manifest."""
-        entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
-        live = (e for e in entries if e.status is not EntryStatus.DELETED)
-        return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
-
-    def _manifest(self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout) -> Record:
-        data = manifest_bytes(entries, content, layout, self.schema, self.version)
-        return manifest_record(
-            entries,
-            content,
-            layout,
-            path=self.write(f"{uuid.uuid4()}-m0.avro", data),
-            length=len(data),
-            snapshot_id=self.snapshot_id,
-            sequence_number=self.sequence_number,
-        )
-
-    def _layout(self, spec_id: int, types: Mapping[int, Any]) -> PartitionLayout:
-        spec = self.specs[spec_id]
-        return PartitionLayout(spec, partition_types(spec, types))
-
-    def _types(self) -> dict[int, Any]:
-        types = source_types(self.table)
-        types.update({i: self.schema.field(i).type for i in self.schema.field_ids})
-        return types
-
-
-def _parts(entries: Iterable[ManifestEntry], most: int) -> Iterator[Sequence[ManifestEntry]]:
-    """Cut entries that are sorted by partition into parts of at most `most`, between two partitions if they can be."""
-    held: list[ManifestEntry] = []
-    members: list[ManifestEntry] = []  # of the last partition
-    last: tuple[Any, ...] | None = None
-    for entry in entries:
-        partition = partition_order(entry)[:-2]
-        if partition != last:
-            held, members, last = held + members, [], partition
-        members.append(entry)
-        if held and len(held) + len(members) > most:
-            yield held
-            held = []
-        if len(members) > most:
-            yield members[:most]
-            members = members[most:]
-    if held or members:
-        yield held + members
-
-
-def _entry_bytes(entries: Sequence[ManifestEntry]) -> int:
-    """Memory that an entry takes, by some of them."""
-    some = entries[:: max(1, len(entries) // 64)]
-    return max(1, MEMORY_PER_BYTE * len(pickle.dumps(some)) // max(1, len(some)))

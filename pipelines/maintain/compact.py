@@ -104,7 +104,7 @@ MAX_ROUNDS = 3
 SORT_SHARE = 8
 """Divides the memory limit for rows that are sorted; the others are for reading, copies and the writer."""
 GROUPS_PER_SLOT = 4
-"""Groups for each task that Spark runs at once, after which they are committed, so that an interruption loses no more."""
+"""Groups for each task that Spark runs at once, after which they may be committed, so that an interruption loses no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +382,7 @@ def compact_mirror(
         return report
     if report.commits and (update := keep_mirror_indexes(table, entry)) is not None:
         report.indexes = (*update.lines, *update.warnings)
-    arranged = arrange_manifests(table, is_automatic=True, memory_limit_bytes=entry.memory_limit_bytes)
+    arranged = arrange_manifests(table, is_automatic=True)
     if arranged.snapshot_id is not None:
         report.commits += 1
         report.manifests_rewritten = arranged.manifests_before
@@ -590,20 +590,6 @@ def _full_tiers(
         if tier <= least or (len(tiers[tier]) + becomes >= FAN_IN and pays(tiers[tier])):
             chosen += tiers[tier]
     return chosen
-
-
-def _jobs(groups: Iterable[Sequence[FileDebt]], num_groups: int) -> Iterator[list[Sequence[FileDebt]]]:
-    """Groups to rewrite before a commit: enough for all tasks, and of at least `COMMIT_BYTES`."""
-    held: list[Sequence[FileDebt]] = []
-    size = 0
-    for files in groups:
-        held.append(files)
-        size += sum(f.size for f in files)
-        if len(held) >= num_groups and size >= COMMIT_BYTES:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
 
 
 def _pays(files: Sequence[FileDebt], costs: Costs, settings: CompactSettings) -> bool:
@@ -903,7 +889,8 @@ class _Run:
                 yield [self._group(files, how([f.task for f in files], self._read, self.drops), how.spec)]
             return
         self.report.engine = "spark"
-        for chosen in _jobs(groups, GROUPS_PER_SLOT * spark.slots):
+        most = GROUPS_PER_SLOT * spark.slots
+        for chosen in (groups[begin : begin + most] for begin in range(0, len(groups), most)):
             made = spark.rewrite([[f.task for f in files] for files in chosen], how)
             self._done(sum(f.size for files in chosen for f in files))
             yield [self._group(files, one, how.spec) for files, one in zip(chosen, made, strict=True)]

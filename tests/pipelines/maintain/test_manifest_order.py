@@ -13,7 +13,7 @@ import pytest
 from nevermore import scan_core
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
-from nevermore.pipelines.iceberg import manifests, storage
+from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.commit import RowDelta, upgrade
 from nevermore.pipelines.iceberg.positions import POSITION
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
@@ -164,7 +164,7 @@ def test_a_partition_larger_than_a_manifest_is_cut(catalog: Any, made: Any) -> N
 
 
 def test_commits_that_arrive_meanwhile_stay(catalog: Any, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = RowDelta.arrange
+    real = RowDelta.rearrange
     late = [4_000, 5_000]
 
     def arrange(self: RowDelta, *arguments: Any, **options: Any) -> Any:
@@ -172,7 +172,7 @@ def test_commits_that_arrive_meanwhile_stay(catalog: Any, made: Any, monkeypatch
             commit(catalog, late.pop())
         return real(self, *arguments, **options)
 
-    monkeypatch.setattr(RowDelta, "arrange", arrange)
+    monkeypatch.setattr(RowDelta, "rearrange", arrange)
     report = arrange_manifests(made)
     assert report.snapshot_id == reloaded(catalog).current_snapshot().snapshot_id
     ids = {row["id"] for row in rows_of(reloaded(catalog))}
@@ -278,16 +278,3 @@ def test_a_mirror_is_arranged_by_the_command_and_on_its_own(
     project.land("99.jsonl", [event("d", product(1, "p1"))])
     project.run()
     assert len(project.rows()) == len(before) - 1
-
-
-@pytest.mark.parametrize("limit", [20_000, 100_000])
-def test_however_little_memory_there_is_the_manifests_are_the_same(
-    catalog: Any, made: Any, monkeypatch: pytest.MonkeyPatch, limit: int
-) -> None:
-    unlimited = arrange_manifests(made, is_dry=True)
-    passes = []
-    original = manifests.pairwise
-    monkeypatch.setattr(manifests, "pairwise", lambda bounds: passes.append(len(bounds) - 1) or original(bounds))
-    report = arranged(catalog, memory_limit_bytes=limit)
-    assert min(passes) > 1
-    assert (report.manifests_after, report.read_after) == (unlimited.manifests_after, unlimited.read_after)
