@@ -7,7 +7,7 @@ erase. So it can be interrupted anywhere and run again. At the end all files tha
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,6 @@ from nevermore.scan_core import (
     run_splits,
 )
 from nevermore.scan_core.io import clear_caches, size_text
-from nevermore.scan_core.metadata import DATA_MANIFEST, read_data_manifests, read_delete_manifests
 from nevermore.scan_core.parts import inside, null_is_unknown, texts_in
 
 if TYPE_CHECKING:
@@ -94,9 +93,9 @@ Publish = Callable[[str], object]
 """Brings a published table up to date."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ErasedTable:
-    """What was erased of one table, or would be.
+    """What was erased of one table, or would be. Mutable while it runs.
 
     Attributes:
         table: its name.
@@ -235,14 +234,14 @@ def erase(
     if not is_dry:
         run.erase(publish)
         clear_caches()  # which may have keys of the deletes that are gone
-    tables = tuple(run.report(is_dry=is_dry))
+    run.search(is_dry=is_dry)
     return Erasure(
         table=name,
         where=where,
         keys=run.keys.num_rows,
         texts=len(run.texts),
         left_out=run.left_out,
-        tables=tables,
+        tables=tuple(run.tables.values()),
         source_files=dict(run.source_files),
         not_touched=dict(_not_touched(config)),
         is_dry=is_dry,
@@ -280,22 +279,16 @@ def _stored_rows(
     yield from run_splits(splits, read, ScanMetrics(), context.options.parallelism)
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Data and delete files by path."""
-
-    data: Mapping[str, DataFile]
-    deletes: Mapping[str, DeleteFile]
-
-    @classmethod
-    def of(cls, found: OpenedTable, snapshots: Iterable[Snapshot]) -> "_Files":
-        manifests = {m.path: m for m in manifests_of(list(snapshots), found.table)}
-        data = [m for m in manifests.values() if m.content == DATA_MANIFEST]
-        others = [m for m in manifests.values() if m.content != DATA_MANIFEST]
-        metadata, io_ = found.table.metadata, found.table.io
-        listed = (file for files in read_data_manifests(data, metadata, io_) for file in files)
-        removed = (file for files in read_delete_manifests(others, metadata, io_) for file in files)
-        return cls({file.path: file for file in listed}, {file.path: file for file in removed})
+def _files_of(found: OpenedTable, snapshots: Iterable[Snapshot]) -> tuple[dict[str, DataFile], dict[str, DeleteFile]]:
+    """Data files and delete files of snapshots, by path."""
+    manifests = {m.path: m for m in manifests_of(list(snapshots), found.table)}
+    data, deletes = dict[str, DataFile](), dict[str, DeleteFile]()
+    for file in live_files([*manifests.values()], found.table):
+        if isinstance(file, DataFile):
+            data[file.path] = file
+        else:
+            deletes[file.path] = file
+    return data, deletes
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +353,8 @@ class _Run:
         check_writable(self._main.handle)
         self._is_mirror = name not in config.published
         self._key = self._key_columns()
-        self._published: dict[str, ErasedTable] = {}
-        self._before: dict[str, tuple[Counter[str], set[str]]] = {}
-        self._gone: Counter[str] = Counter()
-        self._deleted: Counter[str] = Counter()
+        self.tables: dict[str, ErasedTable] = {}
+        self._files: dict[str, set[str]] = {}
         self.source_files: Counter[str] = Counter()
         show(f"{name}: looking for rows in all snapshots")
         self.keys = self._find_keys()
@@ -373,11 +364,13 @@ class _Run:
         self._places = list(self._all_places())
         for place in self._places:
             found = opened(catalog, place.name)
-            files = _Files.of(found, found.table.metadata.snapshots.values())
-            rows = place.rows_of(found, files.data.values())
-            self._before[place.name] = rows, place.deletes_with_keys(found, files.deletes.values())
+            data, deletes = _files_of(found, found.table.metadata.snapshots.values())
+            rows = place.rows_of(found, data.values())
+            of_keys = place.deletes_with_keys(found, deletes.values())
+            self._files[place.name] = {*rows, *of_keys}
+            self.tables[place.name] = ErasedTable(place.name, rows.total(), len(rows), len(of_keys))
             if "source_file" in found.table.schema.names:
-                self.source_files += self._origins(place, found, [files.data[path] for path in rows])
+                self.source_files += self._origins(place, found, [data[path] for path in rows])
 
     @property
     def left_out(self) -> int:
@@ -401,8 +394,8 @@ class _Run:
 
     def _find_keys(self) -> pa.Table:
         """The keys of all rows that match in any snapshot or change, and those that became of them by key changes."""
-        files = _Files.of(self._main, self._main.table.metadata.snapshots.values())
-        parts = [batch for _, batch in _stored_rows(self._main, files.data.values(), self._key, self._where)]
+        files, _ = _files_of(self._main, self._main.table.metadata.snapshots.values())
+        parts = [batch for _, batch in _stored_rows(self._main, files.values(), self._key, self._where)]
         log = find_table(self._catalog, change_log_name(self._name)) if self._is_mirror else None
         schema = self._main.table.scan().select(*self._key).arrow_schema
         empty = pa.schema([(f.name, storage_of(f.type)) for f in schema]).empty_table()
@@ -417,7 +410,7 @@ class _Run:
         return pa.table(columns, names=list(self._key))
 
     def _with_logged(self, log: OpenedTable, found: pa.Table) -> pa.Table:
-        files = _Files.of(log, log.table.metadata.snapshots.values()).data.values()
+        files = _files_of(log, log.table.metadata.snapshots.values())[0].values()
         sides = [side for side in _SIDES if side in log.table.schema.names]
         names = [f"{side}.{name}" for side in sides for name in self._key]
         matches = (batch for side in sides[1:] for batch in self._changes_that_match(side, log, files, names))
@@ -598,9 +591,8 @@ class _Run:
 
     def _clean(self, place: _Place) -> None:
         """Commit the table without the rows, or without what it removed before, which may have been rows of the keys."""
-        rows, deletes = self._before[place.name]
-        if rows or deletes:
-            self._show(f"{place.name}: rewriting {counted(len(rows), 'data file')}")
+        if self._files[place.name]:
+            self._show(f"{place.name}: rewriting {counted(self.tables[place.name].data_files, 'data file')}")
             self._rewrite(place)
         elif self.keys.num_rows or self.texts:
             _forget_removed(opened(self._catalog, place.name), {ERASED: "true"})
@@ -612,10 +604,10 @@ class _Run:
         for _ in range(MAX_ROUNDS):
             found = opened(self._catalog, place.name)
             current = found.table.metadata.current_snapshot
-            files = _Files.of(found, () if current is None else (current,))
-            if place.deletes_with_keys(found, files.deletes.values()):
+            data, deletes = _files_of(found, () if current is None else (current,))
+            if place.deletes_with_keys(found, deletes.values()):
                 convert(handle)
-            live = set(place.rows_of(found, files.data.values()))
+            live = set(place.rows_of(found, data.values()))
             if not live:
                 break
             rewrite_without(handle, settings, live, place.drops, {ERASED: "true"})
@@ -632,8 +624,8 @@ class _Run:
 
     def _expire(self, target: MaintainedTable, mark: int) -> None:
         done = expire(self._catalog, self._config, target, before=mark, show=self._show)
-        self._gone[target.name] += len(done.expired)
-        self._deleted[target.name] += sum(done.files.values())
+        self.tables[target.name].expired += len(done.expired)
+        self.tables[target.name].deleted_files += sum(done.files.values())
         found = opened(self._catalog, target.name)
         folder = f"{metadata_location(found.handle)}/{CHECK_RESULTS}"
         found.storage.remove(found.storage.files_in(folder))
@@ -650,6 +642,7 @@ class _Run:
         clean = {s.snapshot_id for s in line[: [s.snapshot_id for s in line].index(mark) + 1]}
         for name in self._readers():
             entry, reason = self._config.published[name], None
+            one = self.tables[name] = ErasedTable(name, is_published=True)
             since = self._published_since(name, clean)
             if since is None and entry.mode == "replace" and publish is not None:
                 self._show(f"{name}: publishing without the rows")
@@ -664,12 +657,10 @@ class _Run:
                 reason = reason or (
                     f"mode {entry.mode} keeps rows of earlier runs; {own}" if entry.mode != "replace" else again
                 )
-                self._published[name] = ErasedTable(name, held=(f"published before: {reason}",), is_published=True)
+                one.held = (f"published before: {reason}",)
                 continue
             since = _forget_removed(opened(self._catalog, name)) or since
             self._expire(MaintainedTable(name, name, entry.maintenance), since)
-            gone, deleted = self._gone[name], self._deleted[name]
-            self._published[name] = ErasedTable(name, expired=gone, deleted_files=deleted, is_published=True)
 
     def _published_since(self, name: str, clean: Collection[int]) -> int | None:
         """The oldest of the newest snapshots of a published table that were made from clean snapshots of the mirror."""
@@ -691,34 +682,21 @@ class _Run:
 
     # The report
 
-    def report(self, *, is_dry: bool) -> Iterator[ErasedTable]:
-        """What there is of the rows in each table."""
-        if not is_dry:
-            self._forget_common_texts()
-        for place in self._places:
-            rows, deletes = self._before[place.name]
-            found = opened(self._catalog, place.name)
-            one = ErasedTable(
-                place.name,
-                rows.total(),
-                len(rows),
-                len(deletes),
-                expired=self._gone[place.name],
-                deleted_files=self._deleted[place.name],
-            )
-            if is_dry:
-                files = {*rows, *deletes}
-                yield replace(one, held=tuple(self._refs_with(found, files)) if files else ())
-            else:
-                self._show(f"{place.name}: searching all files")
-                yield self._searched(one, found, place)
-        if not self._is_mirror:
+    def search(self, *, is_dry: bool) -> None:
+        """Look for what still has the rows, or in a dry run for what would."""
+        if is_dry:
+            for name, files in self._files.items():
+                self.tables[name].held = tuple(self._refs_with(opened(self._catalog, name), files))
+            for name in self._readers() if self._is_mirror else ():
+                self.tables[name] = ErasedTable(name, is_published=True)
             return
-        for name in self._readers():
-            if is_dry:
-                yield ErasedTable(name, is_published=True)
-            elif (made := self._published.get(name)) is not None:
-                yield made if made.held else self._searched(made, opened(self._catalog, name), None)
+        self._forget_common_texts()
+        places = {place.name: place for place in self._places}
+        for name, one in self.tables.items():
+            if name in places:
+                self._show(f"{name}: searching all files")
+            if not one.held:
+                self._search(one, opened(self._catalog, name), places.get(name))
 
     def _forget_common_texts(self) -> None:
         """Do not search for texts of the condition that other rows have as well."""
@@ -727,7 +705,7 @@ class _Run:
         named = set(texts_in(self._where)).intersection(self.texts)
         if not named or current is None:
             return
-        live = [StoredFile(path, size, None) for _, path, size in _files_in(found, current)]
+        live = [StoredFile(path, 0, None) for path in _paths_of(found, current)]
         common = {text for text in named if any(TextSearch([text]).look_into(file, found).has_text for file in live)}
         self.texts = [text for text in self.texts if text not in common]
 
@@ -737,24 +715,22 @@ class _Run:
             snapshot = found.table.metadata.snapshots.get(ref.snapshot_id)
             if name == "main" or snapshot is None:
                 continue
-            held = {path for _, path, _ in _files_in(found, snapshot)}.intersection(paths)
+            held = _paths_of(found, snapshot).intersection(paths)
             if held:
                 yield f"{'branch' if ref.is_branch else 'tag'} {name}: {counted(len(held), 'file')} with the rows"
 
-    def _searched(self, one: ErasedTable, found: OpenedTable, place: _Place | None) -> ErasedTable:
+    def _search(self, one: ErasedTable, found: OpenedTable, place: _Place | None) -> None:
         """Search the rows in all data files of all snapshots, and the texts in all files in the folders of the table."""
         reasons: dict[str, str] = {}
-        decoded = 0
         if place is not None:
-            files = _Files.of(found, found.table.metadata.snapshots.values())
-            rows = place.rows_of(found, files.data.values())
-            reasons = {path: counted(n, "row") for path, n in rows.items()}
-            reasons |= dict.fromkeys(place.deletes_with_keys(found, files.deletes.values()), "keys of deletes")
+            data, deletes = _files_of(found, found.table.metadata.snapshots.values())
+            reasons = {path: counted(n, "row") for path, n in place.rows_of(found, data.values()).items()}
+            reasons |= dict.fromkeys(place.deletes_with_keys(found, deletes.values()), "keys of deletes")
         listed = [file for folder in found.folders for file in found.storage.list_files(folder, recursive=True)]
         search = TextSearch(self.texts)
         for file in listed:
             searched = search.look_into(file, found)
-            decoded += searched.num_bytes
+            one.decoded_bytes += searched.num_bytes
             if any(file_name(path) == file_name(file.path) for path in reasons):
                 continue
             if searched.has_text:
@@ -763,9 +739,8 @@ class _Run:
                 reasons[file.path] = (
                     f"values that cannot be read, so nobody knows whether it has the rows ({searched.fault})"
                 )
-        held = tuple(self._holders(found, reasons)) if reasons else ()
-        stored = sum(file.size_bytes for file in listed)
-        return replace(one, searched_files=len(listed), searched_bytes=stored, decoded_bytes=decoded, held=held)
+        one.searched_files, one.searched_bytes = len(listed), sum(file.size_bytes for file in listed)
+        one.held = tuple(self._holders(found, reasons)) if reasons else ()
 
     def _holders(self, found: OpenedTable, reasons: Mapping[str, str]) -> Iterator[str]:
         """Say of each file what keeps it."""
@@ -775,7 +750,7 @@ class _Run:
         for snapshot in metadata.snapshots.values():
             named = refs.get(snapshot.snapshot_id, f"snapshot {snapshot.snapshot_id}")
             manifests = [m.path for m in manifests_of([snapshot], found.table)]
-            for path in (*(p for _, p, _ in _files_in(found, snapshot)), *manifests, snapshot.manifest_list or ""):
+            for path in (*_paths_of(found, snapshot), *manifests, snapshot.manifest_list or ""):
                 keepers.setdefault(file_name(path), []).append(named)
         reached = names_reached(found)
         for path, what in reasons.items():
@@ -787,8 +762,8 @@ class _Run:
             yield f"{path} has {what}; kept by {kept}"
 
 
-def _files_in(found: OpenedTable, snapshot: Snapshot) -> Iterator[tuple[str, str, int]]:
-    return live_files(list(manifests_of([snapshot], found.table)), found.table)
+def _paths_of(found: OpenedTable, snapshot: Snapshot) -> set[str]:
+    return {file.path for file in live_files([*manifests_of([snapshot], found.table)], found.table)}
 
 
 def _forget_removed(found: OpenedTable, properties: Mapping[str, str] | None = None) -> int | None:

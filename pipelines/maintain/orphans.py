@@ -206,7 +206,7 @@ def _named(table: OpenedTable, limit: float) -> set[str]:
     snapshots = dict(table.table.metadata.snapshots)
     manifests = {m.path: m for m in manifests_of(list(snapshots.values()), table.table)}
     names |= {*map(file_name, manifests)}
-    names |= {file_name(path) for _, path, _ in live_files(list(manifests.values()), table.table)}
+    names |= {file_name(file.path) for file in live_files(list(manifests.values()), table.table)}
     log = table.document.get("metadata-log") or []
     ends = [*(entry["timestamp-ms"] for entry in log[1:]), table.document["last-updated-ms"]]
     for entry, end in zip(log, ends[: len(log)], strict=True):  # the first version of a table has no log
@@ -224,7 +224,7 @@ def _named(table: OpenedTable, limit: float) -> set[str]:
         added = [m for m in manifests_of(more, earlier, are_required=False) if m.path not in manifests]
         manifests |= {m.path: m for m in added}
         names |= {file_name(m.path) for m in added}
-        names |= {file_name(path) for _, path, _ in live_files(added, earlier, are_required=False)}
+        names |= {file_name(file.path) for file in live_files(added, earlier, are_required=False)}
     return names
 
 

@@ -28,7 +28,16 @@ from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_loc
 from nevermore.pipelines.ingest.feeds import feeds_of
 from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
 from nevermore.pipelines.wording import counted, counts
-from nevermore.scan_core import MissingFileError, ScanError, Snapshot, Table, TableMetadata, open_table
+from nevermore.scan_core import (
+    DataFile,
+    DeleteFile,
+    MissingFileError,
+    ScanError,
+    Snapshot,
+    Table,
+    TableMetadata,
+    open_table,
+)
 from nevermore.scan_core.io import file_size, is_within, parse_location, relocate, size_text
 from nevermore.scan_core.metadata import (
     DATA_MANIFEST,
@@ -519,11 +528,12 @@ def _unreached(before: OpenedTable, after: OpenedTable, expired: Sequence[Snapsh
         if manifest.path not in kept
     }
     files: dict[str, _File] = {}
-    for kind, path, size in live_files(list(gone.values()), before.table, are_required=False):
-        files[file_name(path)] = _File(path, kind, size)
+    for file in live_files(list(gone.values()), before.table, are_required=False):
+        kind: Kind = "data files" if isinstance(file, DataFile) else "delete files"
+        files[file_name(file.path)] = _File(file.path, kind, file.file_size_bytes)
     if files:
-        for _, path, _ in live_files(list(kept.values()), after.table):
-            files.pop(file_name(path), None)
+        for file in live_files(list(kept.values()), after.table):
+            files.pop(file_name(file.path), None)
     others: list[tuple[str, Kind]] = [(path, "manifests") for path in gone]
     lists = {s.manifest_list for s in staying}
     others += [(s.manifest_list, "manifest lists") for s in expired if s.manifest_list and s.manifest_list not in lists]
@@ -563,11 +573,10 @@ def manifests_of(snapshots: Sequence[Snapshot], table: Table, *, are_required: b
 
 def live_files(
     manifests: Sequence[ManifestFile], table: Table, *, are_required: bool = True
-) -> Iterator[tuple[Kind, str, int]]:
-    """(kind, path, size) of the live files of manifests; without `are_required`, missing manifests are passed over."""
+) -> Iterator[DataFile | DeleteFile]:
+    """The live data files of manifests, then their delete files; without `are_required`, missing manifests are passed over."""
     for is_data in (True, False):
         chosen = [m for m in manifests if (m.content == DATA_MANIFEST) == is_data]
-        kind: Kind = "data files" if is_data else "delete files"
         read: Any = read_data_manifests if is_data else read_delete_manifests
         for begin in range(0, len(chosen), _MANIFESTS_AT_ONCE):
             part = chosen[begin : begin + _MANIFESTS_AT_ONCE]
@@ -578,7 +587,7 @@ def live_files(
                     raise
                 found = [files for one in part for files in _read_if_there(read, one, table)]
             for files in found:
-                yield from ((kind, file.path, file.file_size_bytes) for file in files)
+                yield from files
 
 
 def _read_if_there(read: Any, manifest: ManifestFile, table: Table) -> list[Any]:

@@ -348,7 +348,7 @@ def test_two_expiries_at_once_both_delete_what_they_expired(
     opened = open_table(reloaded(table.catalog))
     lists = {file_name(s.manifest_list) for s in opened.metadata.snapshots.values()}
     manifests = list(manifests_of(list(opened.metadata.snapshots.values()), opened))
-    data = {file_name(path) for _, path, _ in live_files(manifests, opened)}
+    data = {file_name(file.path) for file in live_files(manifests, opened)}
     assert left == lists | data | {file_name(manifest.path) for manifest in manifests}
 
 
