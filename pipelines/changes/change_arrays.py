@@ -1,6 +1,6 @@
 """The changes of a batch as arrays, and the sources of columns that a change did not send (rule 26)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -58,20 +58,15 @@ class ChangeArrays:
         else:
             self.old_code, self.limit = encode_keys(self.old_key)
             self.new_code = self.old_code
-        self.unsent = _unsent(batch.column("unchanged"))
+        self.unsent = masks_of(single_array(batch.column("unchanged")))
 
     def __len__(self) -> int:
         return len(self.puts)
 
 
-def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
-    """For each column that some change did not send, the mask of these changes."""
-    lists = single_array(unchanged)
-    names = lists.flatten()
-    if len(names) == 0:
-        return {}
-    rows = np.asarray(pc.list_parent_indices(lists))
-    encoded = names.dictionary_encode()
+def masks_of(lists: pa.ListArray) -> dict[str, Mask]:
+    """For each name in some lists, the mask of the lists that have it."""
+    rows, encoded = np.asarray(pc.list_parent_indices(lists)), lists.flatten().dictionary_encode()
     codes = np.asarray(encoded.indices)
     result = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
@@ -79,6 +74,14 @@ def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
         mask[rows[codes == code]] = True
         result[name] = mask
     return result
+
+
+def lists_of(masks: Mapping[str, Mask], count: int, kind: pa.ListType | None = None) -> pa.ListArray:
+    """The `count` lists of names with these masks."""
+    marks = np.stack([*masks.values()], axis=1) if masks else np.zeros((count, 0), np.bool_)
+    offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
+    names = pa.array(list(masks), pa.string()).take(pa.array(np.nonzero(marks)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, type=kind)
 
 
 NOT_FOUND_REASON = f"column {{}} was not sent and the table has no row with this key to take it from; {SEND_AGAIN}"
@@ -196,13 +199,5 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
     kind = table.schema.field("after").type
     present = pa.array(~arrays.puts[kept])
     after = pa.StructArray.from_arrays([single_array(c) for c in columns.values()], fields=list(kind), mask=present)
-    lists = _lists(unsent, table.schema.field("unchanged").type, table.num_rows)
+    lists = lists_of(unsent, table.num_rows, table.schema.field("unchanged").type)
     return with_columns(table, {"after": after, "unchanged": lists})
-
-
-def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:
-    """For each change, the names of the columns that it did not send."""
-    marks = np.stack([*unsent.values()], axis=1) if unsent else np.zeros((count, 0), np.bool_)
-    offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
-    names = pa.array(list(unsent), pa.string()).take(pa.array(np.nonzero(marks)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), names, type=kind)

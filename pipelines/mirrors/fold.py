@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, taken, with_sent
+from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, lists_of, taken, with_sent
 from nevermore.pipelines.changes.keys import KeySet, num_to_truncate
 from nevermore.pipelines.decode.batches import count_ops
 from nevermore.pipelines.errors import SchemaConflictError
@@ -293,7 +293,9 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     replaced = {
         "op": pc.if_else(is_delete, "u", single_array(changes.column("op"))),
         "after": softened,
-        "unchanged": pc.if_else(is_delete, _where(np.asarray(is_delete), unsent), unchanged),
+        "unchanged": pc.if_else(
+            is_delete, lists_of(dict.fromkeys(unsent, np.asarray(is_delete)), len(is_delete)), unchanged
+        ),
     }
     return with_columns(changes, replaced)
 
@@ -314,10 +316,3 @@ def _flagged(batches: list[pa.RecordBatch]) -> pa.Table:
     rows = without_extensions(pa.Table.from_batches(batches))
     rows = rows.drop_columns([DELETED]) if DELETED in rows.column_names else rows
     return rows.append_column(DELETED, pa.array(np.ones(rows.num_rows, np.bool_)))
-
-
-def _where(chosen: Mask, names: Sequence[str]) -> pa.ListArray:
-    """These names for each chosen row, an empty list for others."""
-    codes = np.tile(np.arange(len(names)), int(chosen.sum()))
-    offsets = np.r_[0, np.cumsum(chosen * len(names))].astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(names), pa.string()).take(pa.array(codes)))

@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nevermore.pipelines.changes.change_arrays import masks_of
 from nevermore.pipelines.changes.keys import KeySet, Positions
 from nevermore.pipelines.decode.batches import REJECTED_SCHEMA, Rejected, key_texts
 from nevermore.pipelines.iceberg.commit import RowDelta
@@ -151,18 +152,17 @@ def _filled(
     `flag` is the column that is true in rows that count as deleted.
     """
     struct, lists = (single_array(wanted.column(name)) for name in ("key", "unchanged"))
-    known = set(delta.base_columns)
-    columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
+    columns = {name: asked for name, asked in masks_of(lists).items() if name in delta.base_columns}
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in key))
     asked_keys = pa.table({name: member(struct, name) for name in key})
     keys = conform(asked_keys, key_schema)
-    found = find_rows(delta.table, keys, columns if flag is None else tuple(dict.fromkeys((*columns, flag))))
+    found = find_rows(delta.table, keys, tuple(columns if flag is None else dict.fromkeys((*columns, flag))))
     source = _sources(keys, found.key_row)
     if flag is not None:
         source[np.isin(source, np.flatnonzero(pc.fill_null(found.rows.column(flag), fill_value=False)))] = -1
     target = np.asarray(wanted.column("upsert"))
-    for name in columns:
-        asked = _contains(lists, name) & (source >= 0)
+    for name, asks in columns.items():
+        asked = asks & (source >= 0)
         position = np.full(upserts.num_rows, -1, np.int64)
         position[target[asked]] = source[asked]
         taken = found.rows.column(name).take(pa.array(position, mask=position < 0))
@@ -183,14 +183,6 @@ def _replaced(upserts: pa.Table, name: str, chosen: Mask, taken: pa.ChunkedArray
     if pa.types.is_null(current.type):
         current = pa.chunked_array([pa.nulls(len(current), taken.type)])
     return with_columns(upserts, {name: pc.if_else(pa.array(chosen), taken.cast(current.type), current)})
-
-
-def _contains(lists: pa.ListArray, name: str) -> Mask:
-    """For each list, whether it contains `name`."""
-    mask = np.zeros(len(lists), np.bool_)
-    rows = np.asarray(pc.list_parent_indices(lists))
-    mask[rows[np.asarray(pc.equal(lists.flatten(), name))]] = True
-    return mask
 
 
 def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nevermore.pipelines.changes.change_arrays import lists_of, masks_of
 from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
 from nevermore.pipelines.changes.keys import encode_keys, num_to_truncate
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, members_of, single_array
@@ -92,7 +93,7 @@ def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> It
 def recount(taken: Steps, find_live: FindLive) -> Recount:
     """Compute the rows that steps add and remove, in order; removing a missing row has no effect."""
     removes = taken.signs < 0
-    lacking = set(pc.unique(taken.lacking.flatten()).to_pylist())
+    lacking = masks_of(taken.lacking)
     # Rows that differ in a column that every old row has never match the same removal.
     shared = [name for name in taken.rows.column_names if name not in lacking]
     removed = taken.rows.select(shared).filter(pa.array(removes))
@@ -160,15 +161,13 @@ def _walk_in_order(signs: Rows, rows: Rows, counts: Rows, class_of: Rows, member
 def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> tuple[Rows, list[Rows]]:
     """For each step the class of distinct rows that an incomplete removal may remove, -1 for others; and their members."""
     partial = np.flatnonzero(taken.is_partial)
-    names = pc.unique(taken.lacking.flatten()).to_pylist()
-    flat = np.asarray(pc.index_in(taken.lacking.flatten(), value_set=pa.array(names, pa.string()))).astype(np.int64)
-    marks = np.zeros((len(taken.signs), len(names)), np.bool_)
-    marks[np.asarray(pc.list_parent_indices(taken.lacking)), flat] = True
+    names = masks_of(taken.lacking)
+    marks = np.stack([*names.values(), np.zeros(len(taken.signs), np.bool_)], axis=1)
     sets, set_of = np.unique(marks[partial], axis=0, return_inverse=True)
     class_of, members = np.full(len(taken.signs), -1, np.int64), list[Rows]()
     for number, mask in enumerate(sets):
         own = partial[set_of.ravel() == number]
-        lacking = {name for name, lacks in zip(names, mask, strict=True) if lacks}
+        lacking = {name for name, lacks in zip(names, mask, strict=False) if lacks}
         carried = [name for name in distinct.column_names if name not in lacking]
         both = pa.concat_tables(
             [distinct.select(carried), rows.select(carried).take(pa.array(own))], promote_options="permissive"
@@ -202,18 +201,10 @@ def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
     both = pa.concat_tables([old.filter(pa.array(removes)), new.filter(pa.array(adds))], promote_options="permissive")
     order = np.argsort(np.r_[np.flatnonzero(removes) * 2, np.flatnonzero(adds) * 2 + 1], kind="stable")
     signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
-    lacking = _known(single_array(changes.column("unchanged")).filter(pa.array(removes)), columns)
-    lists = pa.concat_arrays([lacking, pa.array([[]] * int(adds.sum()), pa.list_(pa.string()))])
+    lacking = masks_of(single_array(changes.column("unchanged")).filter(pa.array(removes)))
+    added = np.zeros(int(adds.sum()), np.bool_)
+    lists = lists_of({name: np.r_[mask, added] for name, mask in lacking.items() if name in columns}, len(signs))
     return both.append_column(_SIGN, pa.array(signs)).append_column(_LACKING, lists).take(pa.array(order))
-
-
-def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """The names in each list that are columns; empty for NULL."""
-    names = lists.flatten().cast(pa.string())
-    kept = np.asarray(pc.is_in(names, value_set=pa.array(list(columns), pa.string())))
-    parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)[kept]
-    offsets = np.r_[0, np.cumsum(np.bincount(parents, minlength=len(lists)))].astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), names.filter(pa.array(kept)))
 
 
 def _steps(signed: pa.Table, *, after_truncate: bool) -> Steps:
@@ -225,7 +216,7 @@ def _always_there(tables: Iterator[pa.Table], columns: Sequence[str]) -> list[st
     """The columns that no old row lacks."""
     lacking: set[str] = set()
     for table in tables:
-        lacking.update(pc.unique(single_array(table.column("unchanged")).flatten()).to_pylist())
+        lacking.update(masks_of(single_array(table.column("unchanged"))))
     return [name for name in columns if name not in lacking]
 
 

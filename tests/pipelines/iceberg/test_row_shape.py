@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.row_shape import conform, parquet_schema, split_by_partition, without_extensions
+from nevermore.pipelines.iceberg.row_shape import conform, encode_rows, parquet_schema, split_by_partition, without_extensions
 from nevermore.scan_core import PartitionField, PartitionSpec
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
 
@@ -181,3 +181,9 @@ def test_rows_are_not_partitioned_by_a_dropped_column() -> None:
     spec = PartitionSpec(1, (PartitionField(1000, 9, "day", "day"),))
     with pytest.raises(SchemaConflictError, match="rows cannot be partitioned by 'day', as its column was dropped"):
         list(split_by_partition(pa.table({"s": [None]}), NESTED, spec))
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.decimal128(9, 2), pa.string(), pa.binary(16), pa.timestamp("us")])
+def test_no_rows_have_no_codes(kind: pa.DataType) -> None:
+    codes, limit = encode_rows([pa.chunked_array([], kind)])
+    assert (len(codes), limit) == (0, 1)
