@@ -146,15 +146,31 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
             if table.format_version < 2
             else f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 can be converted"
         )
-    began = time.monotonic()
+    began, found = time.monotonic(), list[_Resolved]()
+    report = ConversionReport(".".join(table.name()), None, None)
     with Replacement(table) as replacement:
-        conversion = _Conversion(replacement, options or ScanOptions())
-        committed = replacement.commit(conversion.choose)
-    return replace(
-        conversion.report(),
-        snapshot_id=None if committed is None else committed.snapshot_id,
-        seconds=time.monotonic() - began,
-    )
+
+        def choose(delta: RowDelta) -> Swap | None:
+            nonlocal report
+            state = State.of(open_table(table).scan().with_options(options or ScanOptions()).select())
+            if state is None:
+                return None
+            if found and not found[0].holds_for(state):
+                replacement.drop()
+                found.clear()
+            if not found:
+                check_keys_stored(table, delta.schema, state.plan.tasks)
+                with delta:
+                    found.append(_resolve(state, delta))
+                replacement.written += found[0].added.values()
+            live = {task.data_file.path for task in state.plan.tasks}
+            added = [file for path, file in found[0].added.items() if path in live]
+            report = found[0].report(report.table, added)
+            return Swap(added, found[0].leaving) if found[0].leaving else None
+
+        committed = replacement.commit(choose)
+    snapshot_id = None if committed is None else committed.snapshot_id
+    return replace(report, snapshot_id=snapshot_id, seconds=time.monotonic() - began)
 
 
 def keep_converted(
@@ -186,14 +202,12 @@ class _Resolved:
         leaving: names of the delete files that are replaced.
         added: the new files by path of their data file.
         older: names of the position deletes that touch each of these data files.
-        has_vectors: the new files are deletion vectors, as the table had format version 3.
     """
 
     state: State
     leaving: dict[FileName, DeleteFile]
     added: Mapping[str, WrittenFile]
     older: Mapping[str, frozenset[FileName]]
-    has_vectors: bool
 
     def holds_for(self, now: State) -> bool:
         """Whether the commit may be made upon another snapshot (SEMANTICS 31 and 32).
@@ -203,7 +217,7 @@ class _Resolved:
         file that gets a new one.
         """
         live = {name_of(file) for file in now.deletes}
-        if not live.issuperset(self.leaving):
+        if now.format_version != self.state.format_version or not live.issuperset(self.leaving):
             return False
         known = {_identity(task.data_file) for task in self.state.plan.tasks}
         newest = max(file.data_sequence_number for file in self.leaving.values())
@@ -215,6 +229,22 @@ class _Resolved:
                 return False
         return True
 
+    def report(self, table: str, added: Sequence[WrittenFile]) -> ConversionReport:
+        """What is replaced by some of the new files."""
+        return ConversionReport(
+            table,
+            None,
+            self.state.snapshot.snapshot_id,
+            removed_files=len(self.leaving),
+            removed_deletes=sum(file.record_count for file in self.leaving.values()),
+            added_files=len(added),
+            added_positions=sum(file.record_count for file in added),
+            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in added),
+            data_files=len(self.state.plan.tasks),
+            resolved_files=len(self.older),
+            has_vectors=self.state.format_version > 2,
+        )
+
 
 def _identity(file: DataFile) -> tuple[str, int]:
     return file.path, file.data_sequence_number
@@ -224,69 +254,16 @@ def _positions_of(task: FileScanTask) -> frozenset[FileName]:
     return frozenset(map(name_of, position_deletes(task)))
 
 
-class _Conversion:
-    """One conversion, over all attempts to commit it."""
-
-    def __init__(self, replacement: Replacement, options: ScanOptions) -> None:
-        self._replacement = replacement
-        self._table = replacement.table
-        self._options = options
-        self._read: State | None = None
-        self._resolved: _Resolved | None = None
-        self._added: Sequence[WrittenFile] = ()
-
-    def choose(self, delta: RowDelta) -> Swap | None:
-        """The files to replace in the table as it is now."""
-        state = State.of(open_table(self._table).scan().with_options(self._options).select())
-        if state is None:
-            return None
-        has_vectors = state.format_version > 2
-        found = self._resolved
-        if found is not None and (found.has_vectors != has_vectors or not found.holds_for(state)):
-            self._replacement.drop()
-            found = None
-        if found is None:
-            check_keys_stored(self._table, delta.schema, state.plan.tasks)
-            with delta:
-                found = self._resolve(state, delta, has_vectors=has_vectors)
-            self._replacement.written += found.added.values()
-        self._read, self._resolved = state, found
-        if not found.leaving:
-            return None
-        live = {task.data_file.path for task in state.plan.tasks}
-        self._added = [file for path, file in found.added.items() if path in live]
-        return Swap(self._added, found.leaving)
-
-    def report(self) -> ConversionReport:
-        """What was replaced by the last choice."""
-        name, read, found = ".".join(self._table.name()), self._read, self._resolved
-        if read is None or found is None:
-            return ConversionReport(name, None, None)
-        if not found.leaving:
-            return ConversionReport(name, None, read.snapshot.snapshot_id, data_files=len(read.plan.tasks))
-        return ConversionReport(
-            name,
-            None,
-            found.state.snapshot.snapshot_id,
-            removed_files=len(found.leaving),
-            removed_deletes=sum(file.record_count for file in found.leaving.values()),
-            added_files=len(self._added),
-            added_positions=sum(file.record_count for file in self._added),
-            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in self._added),
-            data_files=len(found.state.plan.tasks),
-            resolved_files=len(found.older),
-            has_vectors=found.has_vectors,
-        )
-
-    def _resolve(self, state: State, delta: RowDelta, *, has_vectors: bool) -> _Resolved:
-        leaving = {name_of(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
-        touched = [task for task in state.plan.tasks if any(name_of(file) in leaving for file in _deletes_of(task))]
-        if touched:
-            check_listed_once(".".join(self._table.name()), state.plan)
-        older = {task.data_file.path: _positions_of(task) for task in touched}
-        added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
-        leaving |= _superseded(touched, added)
-        return _Resolved(state, leaving, added, older, has_vectors)
+def _resolve(state: State, delta: RowDelta) -> _Resolved:
+    """Look up all keys, and write the positions of their rows."""
+    has_vectors = state.format_version > 2
+    leaving = {name_of(file): file for file in state.deletes if _is_converted(file, has_vectors=has_vectors)}
+    touched = [task for task in state.plan.tasks if any(name_of(file) in leaving for file in _deletes_of(task))]
+    if touched:
+        check_listed_once(".".join(delta.table.name()), state.plan)
+    older = {task.data_file.path: _positions_of(task) for task in touched}
+    added = _written(touched, state.plan.context, delta, has_vectors=has_vectors)
+    return _Resolved(state, leaving | _superseded(touched, added), added, older)
 
 
 def check_listed_once(name: str, plan: ScanPlan) -> None:
@@ -420,10 +397,10 @@ def dead_rows(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[B
         MissingFileError: a file is gone.
     """
     splits = [Split(context, (task,)) for task in tasks]
-    return run_splits(splits, _resolve, ScanMetrics(), context.options.parallelism)
+    return run_splits(splits, _dead_in, ScanMetrics(), context.options.parallelism)
 
 
-def _resolve(split: Split, metrics: ScanMetrics) -> Iterator[BitMap64]:
+def _dead_in(split: Split, metrics: ScanMetrics) -> Iterator[BitMap64]:
     (task,) = split.tasks
     dead, first = BitMap64(), 0
     for flags in resolve_deletes(task, split.context, metrics):
