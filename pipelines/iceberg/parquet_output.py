@@ -118,6 +118,29 @@ class WriterOptions:
     sample_dictionaries: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """How files are laid out.
+
+    Attributes:
+        target_file_bytes: size at which a file is finished.
+        row_group_bytes: Arrow bytes of the rows that are collected for a row group.
+        row_group_rows: maximum number of rows of a row group.
+        page_rows: maximum number of rows of a page.
+        compression: Parquet codec.
+        bloom_filters: columns with Bloom filters.
+        sample_dictionaries: write no Parquet dictionary for columns whose values rarely repeat in the first rows of a file.
+    """
+
+    target_file_bytes: int
+    row_group_bytes: int = DEFAULT_ROW_GROUP_BYTES
+    row_group_rows: int = DEFAULT_ROW_GROUP_ROWS
+    page_rows: int = DEFAULT_PAGE_ROWS
+    compression: str = "zstd"
+    bloom_filters: tuple[str, ...] = ()
+    sample_dictionaries: bool = False
+
+
 BLOOM_FILTER_ERRORS = 0.001
 """Share of absent values for which a filter may err: 15 to 29 bits a value, as sizes are powers of two. With 0.01 there were 10 to 19
 bits, and in the worst case a search for 50 absent keys read every second row group in vain. For a million values, the default row group, both give the same size."""
@@ -151,71 +174,70 @@ def delta_encoding(kind: PrimitiveType) -> str | None:
             return None
 
 
-def write_parquet(
-    rows: pa.Table,
-    path: str,
-    storage: Storage,
-    options: WriterOptions,
-    *,
-    use_dictionary: bool | list[str],
-    column_encoding: dict[str, str] | None,
-    bloom_filter_options: dict[str, dict[str, float]] | None,
-) -> tuple[pq.FileMetaData, int]:
-    """Write a file; return its footer and size. Nothing is left of it if that fails."""
-    output: ParquetOutput | None = None
-    try:
-        with writing(path):
-            output = ParquetOutput(
-                storage.open_output(path),
-                rows.schema,
-                compression=options.compression,
-                use_dictionary=use_dictionary,
-                column_encoding=column_encoding,
-                max_rows_per_page=options.page_rows,
-                bloom_filter_options=bloom_filter_options,
-            )
-            output.write(rows, options.row_group_rows)
-            return output.finish()
-    except BaseException:
-        if output is not None:
-            output.abandon()
-        storage.remove([path])
-        raise
-
-
 class ParquetOutput:
     """A Parquet file being written.
 
     Args:
-        sink: the file; closed by `finish` and `abandon`.
+        path: path of the file.
+        storage: where it is; nothing is left of it if it cannot be begun.
         schema: schema of the rows.
-        options: options of `pyarrow.parquet.ParquetWriter`.
+        layout: its layout.
+        options: further options of `pyarrow.parquet.ParquetWriter`.
     """
 
-    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, **options: Any) -> None:
-        self._sink = sink
-        self._writer = pq.ParquetWriter(
-            self._sink, schema, write_page_index=True, write_page_checksum=True, store_schema=False, **options
-        )
+    def __init__(
+        self, path: str, storage: Storage, schema: pa.Schema, layout: "WriterOptions | FileLayout", **options: Any
+    ) -> None:
+        self.path = path
+        self._storage = storage
+        self._row_group_rows = layout.row_group_rows
+        try:
+            with writing(path):
+                self._sink = storage.open_output(path)
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    schema,
+                    write_page_index=True,
+                    write_page_checksum=True,
+                    store_schema=False,
+                    compression=layout.compression,
+                    max_rows_per_page=layout.page_rows,
+                    **options,
+                )
+        except BaseException:
+            storage.remove([path])
+            raise
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes written so far."""
         return int(self._sink.tell())
 
-    def write(self, rows: pa.Table, row_group_rows: int) -> None:
-        """Write rows, in row groups of at most `row_group_rows`."""
-        self._writer.write_table(rows, row_group_size=row_group_rows)
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, in row groups of the layout."""
+        with writing(self.path):
+            self._writer.write_table(rows, row_group_size=self._row_group_rows)
 
     def finish(self) -> tuple[pq.FileMetaData, int]:
         """Complete the file; return its footer and size."""
-        self._writer.close()
-        size = self.num_bytes
-        self._sink.close()
+        with writing(self.path):
+            self._writer.close()
+            size = self.num_bytes
+            self._sink.close()
         return self._writer.writer.metadata, size
 
+    def write_whole(self, rows: pa.Table) -> tuple[pq.FileMetaData, int]:
+        """Write all rows of the file and complete it; nothing is left of it if that fails."""
+        try:
+            self.write(rows)
+            return self.finish()
+        except BaseException:
+            self.abandon()
+            raise
+
     def abandon(self) -> None:
-        """Close the sink; the file is incomplete and must be removed."""
+        """Remove the file, which is incomplete."""
         for part in (self._writer, self._sink):
             with suppress(OSError, pa.ArrowException):  # a full disk does not take the end of the file either
                 part.close()
+        self._storage.remove([self.path])

@@ -20,16 +20,13 @@ import pyarrow.parquet as pq
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
 from nevermore.pipelines.iceberg.parquet_output import (
-    DEFAULT_PAGE_ROWS,
-    DEFAULT_ROW_GROUP_BYTES,
-    DEFAULT_ROW_GROUP_ROWS,
+    FileLayout,
     ParquetOutput,
     WriterOptions,
     bloom_filter_capacity,
     bloom_filters,
     delta_encoding,
     dictionary_columns,
-    write_parquet,
 )
 from nevermore.pipelines.iceberg.row_shape import (
     PartitionedRows,
@@ -39,9 +36,9 @@ from nevermore.pipelines.iceberg.row_shape import (
     partition_key,
     split_by_partition,
 )
-from nevermore.pipelines.iceberg.storage import Storage, writing
+from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.workers import ahead, num_threads
-from nevermore.scan_core import ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
+from nevermore.scan_core import ListType, MapType, NestedField, PartitionSpec, PrimitiveType, Schema, StructType
 from nevermore.scan_core.metadata import FILE_PATH_ID, POSITION_ID
 
 PARALLEL_FILE_BYTES = 32 * 1024**2
@@ -152,15 +149,8 @@ def write_positions(
     folder = data_file.rpartition("/")[0]
     below = folder.removeprefix(target.data_location).strip("/") if folder.startswith(target.data_location) else ""
     path = _file_path(target, below, "-deletes")
-    footer, size = write_parquet(
-        rows,
-        path,
-        target.storage,
-        target.options,
-        use_dictionary=["file_path"],
-        column_encoding={"pos": "DELTA_BINARY_PACKED"},
-        bloom_filter_options=None,
-    )
+    options = {"use_dictionary": ["file_path"], "column_encoding": {"pos": "DELTA_BINARY_PACKED"}}
+    footer, size = ParquetOutput(path, target.storage, schema, target.options, **options).write_whole(rows)
     # readers take equal, whole bounds of the path for "deletes rows of this file alone"
     lowest, highest = (struct.pack("<q", positions[i]) for i in (0, -1))
     counts = dict.fromkeys((FILE_PATH_ID, POSITION_ID), len(positions))
@@ -218,22 +208,31 @@ def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
 def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
 ) -> WrittenFile:
-    path = _file_path(target, part.folder, "")
     keys = key_ids if target.options.bloom_filters else ()
     indexed = [f for f in target.schema.fields if f.field_id in keys or f.name in target.options.bloom_columns]
-    dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
-    footer, size = write_parquet(
-        rows,
-        path,
-        target.storage,
-        target.options,
-        use_dictionary=dictionaries,
-        column_encoding=None,
-        bloom_filter_options=bloom_filters(indexed, min(rows.num_rows, target.options.row_group_rows)),
-    )
+    output = _data_file(rows, _file_path(target, part.folder, ""), target, target.options, indexed)
+    footer, size = output.write_whole(rows)
     nans = nan_counts(rows, target.schema)
     return describe_parquet(
-        path, size, footer, target=target, spec=spec, partition=part.values, nans=nans, key_ids=key_ids
+        output.path, size, footer, target=target, spec=spec, partition=part.values, nans=nans, key_ids=key_ids
+    )
+
+
+def _data_file(
+    rows: pa.Table,
+    path: str,
+    target: WriteTarget,
+    layout: WriterOptions | FileLayout,
+    indexed: Sequence[NestedField],
+) -> ParquetOutput:
+    """A new data file that begins with these rows, with Bloom filters for some columns."""
+    return ParquetOutput(
+        path,
+        target.storage,
+        rows.schema,
+        layout,
+        use_dictionary=dictionary_columns(rows) if layout.sample_dictionaries else True,
+        bloom_filter_options=bloom_filters(indexed, min(rows.num_rows, layout.row_group_rows)),
     )
 
 
@@ -244,10 +243,10 @@ def _write_delete_file(
     keys = in_order(part.rows.select(names), names)
     path = _file_path(target, part.folder, "-eq-deletes", prefix and f"{prefix}-")
     encodings = {f.name: delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
-    footer, size = write_parquet(
-        keys,
+    output = ParquetOutput(
         path,
         target.storage,
+        keys.schema,
         target.options,
         use_dictionary=False,
         column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
@@ -256,6 +255,7 @@ def _write_delete_file(
             min(keys.num_rows, target.options.row_group_rows),
         ),
     )
+    footer, size = output.write_whole(keys)
     return describe_parquet(
         path,
         size,
@@ -296,34 +296,10 @@ CAPACITY_SLACK = 1.25
 """Rows of a row group above what the Bloom filters of a file are made for, with which they err about three times as often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLayout:
-    """How files are laid out.
-
-    Attributes:
-        target_file_bytes: size at which a file is finished.
-        row_group_bytes: Arrow bytes of the rows that are collected for a row group.
-        row_group_rows: maximum number of rows of a row group.
-        page_rows: maximum number of rows of a page.
-        compression: Parquet codec.
-        bloom_filters: columns with Bloom filters.
-        sample_dictionaries: write no Parquet dictionary for columns whose values rarely repeat in the first rows of a file.
-    """
-
-    target_file_bytes: int
-    row_group_bytes: int = DEFAULT_ROW_GROUP_BYTES
-    row_group_rows: int = DEFAULT_ROW_GROUP_ROWS
-    page_rows: int = DEFAULT_PAGE_ROWS
-    compression: str = "zstd"
-    bloom_filters: tuple[str, ...] = ()
-    sample_dictionaries: bool = False
-
-
 @dataclass(slots=True)
 class _OpenFile:
     """A data file that is not finished. Its Bloom filters are large enough for row groups of `capacity` rows."""
 
-    path: str
     partition: tuple[Any, ...]
     output: ParquetOutput
     capacity: int
@@ -440,8 +416,7 @@ class RollingWriter:
             file = None
         file = file or self._begin(part)
         self._open[part.key] = file  # the most recently used last
-        with writing(file.path):
-            file.output.write(part.rows, self._layout.row_group_rows)
+        file.output.write(part.rows)
         file.nans.update(nan_counts(part.rows, self._target.schema))
         if file.output.num_bytes >= self._layout.target_file_bytes:
             self._finish(file)
@@ -449,37 +424,24 @@ class RollingWriter:
     def _begin(self, part: PartitionedRows) -> _OpenFile:
         if len(self._open) >= MAX_OPEN_FILES:
             self._finish(next(iter(self._open.values())))
-        name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
-        path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
+        path = _file_path(self._target, part.folder, "", f"{self._prefix}-")
         self._paths.append(path)
-        num_rows = min(part.rows.num_rows, self._layout.row_group_rows)
-        with writing(path):
-            output = ParquetOutput(
-                self._target.storage.open_output(path),
-                part.rows.schema,
-                compression=self._layout.compression,
-                use_dictionary=dictionary_columns(part.rows) if self._layout.sample_dictionaries else True,
-                max_rows_per_page=self._layout.page_rows,
-                bloom_filter_options=bloom_filters(
-                    [self._target.schema.find(name) for name in self._layout.bloom_filters],
-                    num_rows,
-                ),
-            )
+        indexed = [self._target.schema.find(name) for name in self._layout.bloom_filters]
+        output = _data_file(part.rows, path, self._target, self._layout, indexed)
         # The rows of the next ones vary a little, which a filter takes: more files would cost more than its errors.
         capacity = (
-            int(CAPACITY_SLACK * bloom_filter_capacity(num_rows))
+            int(CAPACITY_SLACK * bloom_filter_capacity(min(part.rows.num_rows, self._layout.row_group_rows)))
             if self._layout.bloom_filters
             else self._layout.row_group_rows
         )
-        return _OpenFile(path, part.values, output, capacity)
+        return _OpenFile(part.values, output, capacity)
 
     def _finish(self, file: _OpenFile) -> None:
-        with writing(file.path):
-            footer, size = file.output.finish()
+        footer, size = file.output.finish()
         self._open.pop(partition_key(file.partition), None)
         self.files.append(
             describe_parquet(
-                file.path,
+                file.output.path,
                 size,
                 footer,
                 target=self._target,
