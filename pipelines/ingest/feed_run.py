@@ -76,8 +76,8 @@ class FeedRun:
     catalog: "Catalog"
     progress: Progress | None
     _: KW_ONLY
-    log_only: bool
-    stopping: Callable[[], bool]
+    log_only: bool = False
+    stopping: Callable[[], bool] = bool
     replaces_types: bool = False
     parallel_tables: int = 1
     is_continuous: bool = False
@@ -111,13 +111,18 @@ class FeedRun:
 
     def started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         """A table with all logged changes applied; none, with a report, if that fails."""
-        table, self.reports[name] = start_table(
-            *(self.catalog, name, config, self.progress),
-            log_only=self.log_only,
-            replaces_types=self.replaces_types,
-            source_table=source_table,
-        )
-        return [] if table is None else [table]
+        report = self.reports[name] = TableReport(name)
+        try:
+            table = TableIngest(
+                *(self.catalog, name, config, report, self.progress),
+                log_only=self.log_only,
+                replaces_types=self.replaces_types,
+            )
+            table.start(source_table)
+        except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
+            _fail(report, error)
+            return []
+        return [table]
 
     def _read_from(
         self, feed: Feed, position: str | None, tables: Sequence[TableIngest]
@@ -527,27 +532,6 @@ class LiveRound:
         self._live.acknowledge([position for position in known.values() if position is not None])
 
 
-def start_table(
-    catalog: "Catalog",
-    name: str,
-    config: TableConfig,
-    progress: Progress | None,
-    *,
-    log_only: bool = False,
-    replaces_types: bool = False,
-    source_table: str | None = None,
-) -> tuple[TableIngest | None, TableReport]:
-    """(table, with all logged changes applied, or None if that failed; its report)."""
-    report = TableReport(name)
-    try:
-        table = TableIngest(catalog, name, config, report, progress, log_only=log_only, replaces_types=replaces_types)
-        table.start(source_table)
-    except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
-        _fail(report, error)
-        return None, report
-    return table, report
-
-
 def within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
     """Spill the largest tables until all together are within a memory limit; return those that did not fail."""
     alive = list(tables)
@@ -691,17 +675,13 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
     began = time.monotonic()
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
-    reports = []
+    run = FeedRun(catalog, progress)
     for name in chosen_names(current, tables):
-        if name in current.patterns:
-            continue
-        table, report = start_table(catalog, name, current.tables[name], progress)
-        if table is not None:
+        for table in () if name in current.patterns else run.started(name, current.tables[name]):
             table.convert_deletes()
-        if table is not None and progress is not None and report.mirror_commits:
-            progress(report)
-        reports.append(report)
-    return IngestReport(tuple(reports), {}, time.monotonic() - began)
+            if progress is not None and table.report.mirror_commits:
+                progress(table.report)
+    return IngestReport(tuple(run.reports.values()), {}, time.monotonic() - began)
 
 
 def _tables_at_a_time(config: Config) -> int:
