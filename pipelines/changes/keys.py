@@ -14,6 +14,7 @@ from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.row_shape import encode_rows, member, single_array
 
 Codes = NDArray[np.int64]
+_INTEGERS = (pa.int32(), pa.int64())
 
 
 def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, int]:
@@ -25,6 +26,14 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
     check_key_types(columns)
     if not columns:
         raise SchemaConflictError("a key needs at least one column")
+    first, count = columns[0], len(columns[0])
+    if len(columns) == 1 and first.type in _INTEGERS and count and not first.null_count:
+        values = np.asarray(first)
+        low, high = int(values.min()), int(values.max())
+        if (
+            high - low < 4 * count
+        ):  # dense numbers are codes themselves: no dictionary, which takes a fifth of a mirror's time
+            return (values - low).astype(np.int64), high - low + 1
     return encode_rows(columns)
 
 
