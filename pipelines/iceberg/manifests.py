@@ -141,16 +141,23 @@ def _member(schema: Any, field_id: int) -> Any:
     return next(k for k in kind if k != "null") if isinstance(kind, list) else kind
 
 
-def _names_by_id(written: Any, wanted: Any) -> dict[str, str]:
-    """Wanted names by another writer's names; fields with other ids are dropped, those without id keep their names."""
-    by_id = {f["field-id"]: f["name"] for f in wanted["fields"]}
-    known = set(by_id.values())
-    pairs = ((f["name"], by_id.get(f["field-id"]) if "field-id" in f else f["name"]) for f in written["fields"])
-    return {old: str(new) for old, new in pairs if new in known}
+Names = tuple[tuple[int, str], ...]
 
 
-def _rename(row: Record, names: Mapping[str, str]) -> Record:
-    return {new: row[old] for old, new in names.items()}
+@lru_cache(maxsize=64)
+def _names(layout: PartitionLayout | None) -> Names:
+    """Names of fields by id at every depth: of manifest entries whose partitions have this layout, or of manifest lists."""
+    found: dict[int, str] = {}
+
+    def note(part: Record) -> None:
+        if "field-id" in part:
+            found[part["field-id"]] = part["name"]
+
+    json.loads(
+        json.dumps(manifest_list_schema(3) if layout is None else entry_schema(layout, 3)),
+        object_pairs_hook=lambda pairs: note(dict(pairs)),
+    )
+    return tuple(found.items())
 
 
 class EntryStatus(IntEnum):
@@ -328,10 +335,8 @@ def read_manifest_list(data: bytes, path: str) -> list[Record]:
     Raises:
         MalformedTableError: it is damaged, or larger than any manifest list.
     """
-    read = read_avro(data, path)
-    names = _names_by_id(read.schema, manifest_list_schema(3))
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
-    return [{**defaults, **_rename(row, names)} for row in read.rows]
+    return [defaults | row for row in read_avro(data, path, _names(None)).rows]
 
 
 def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
@@ -340,24 +345,13 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
     Raises:
         MalformedTableError: it is damaged, or larger than any manifest.
     """
-    read = read_avro(data, manifest["manifest_path"])
-    wanted = entry_schema(layout, 3)
-    file_schema = _member(read.schema, 2)
-    names, file_names = _names_by_id(read.schema, wanted), _names_by_id(file_schema, _member(wanted, 2))
-    partition_names: dict[int, str] = {}  # manifests of unpartitioned tables may have no partitions
-    if layout.spec.fields:
-        stored = _member(file_schema, 102)["fields"]
-        partition_names = {f["field-id"]: f["name"] for f in stored if "field-id" in f}
     inherited = int(manifest["sequence_number"])
     row_id = manifest.get("first_row_id")
     entries = []
-    for row in read.rows:
-        entry = _rename(row, names)
-        data_file = {"content": 0, **_rename(entry["data_file"], file_names)}
-        values = data_file.get("partition") or {}
-        data_file["partition"] = {
-            f.name: physical(values.get(partition_names.get(f.field_id, f.name))) for f in layout.spec.fields
-        }
+    for entry in read_avro(data, manifest["manifest_path"], _names(layout)).rows:
+        data_file = {"content": 0, **entry["data_file"]}
+        values = data_file.get("partition") or {}  # manifests of unpartitioned tables may have no partitions
+        data_file["partition"] = {f.name: physical(values.get(f.name)) for f in layout.spec.fields}
         status = EntryStatus(entry["status"])
         if row_id is not None and status is not EntryStatus.DELETED and data_file.get("first_row_id") is None:
             data_file["first_row_id"] = row_id
@@ -401,15 +395,15 @@ def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str])
     return sink.getvalue()
 
 
-def read_avro(data: bytes, path: str) -> AvroFile:
-    """Decode a manifest or manifest list.
+def read_avro(data: bytes, path: str, names: Names = ()) -> AvroFile:
+    """Decode a manifest or manifest list; fields with ids get the names that are given for these.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any file of table metadata.
     """
     try:
         header = read_header(data)
-        rows = _reader(header.schema).rows(list(read_blocks(data, header))).to_pylist()
+        rows = _reader(header.schema, names).rows(list(read_blocks(data, header))).to_pylist()
         own = {name: value.decode() for name, value in header.metadata.items() if not name.startswith("avro.")}
     except (*DAMAGE, OverflowError) as error:
         raise malformed_avro(path, error) from error
@@ -417,11 +411,14 @@ def read_avro(data: bytes, path: str) -> AvroFile:
 
 
 @lru_cache(maxsize=64)
-def _reader(schema: bytes) -> AvroReader:
+def _reader(schema: bytes, names: Names) -> AvroReader:
     """Reads rows with values of logical types as fastavro writes them: maps as pairs, nanoseconds as numbers."""
+    known = dict(names)
 
     def plain(part: Record) -> Record:
         logical = str(part.get("logicalType"))
+        if known and "field-id" in part:  # one that is not known must not pass for one that is
+            part["name"] = known.get(part["field-id"], f"field {part['field-id']}")
         return part | {"logicalType": None} if logical == "map" or logical.endswith("-nanos") else part
 
     return AvroReader.of(parse_record(json.loads(schema, object_hook=plain)))
