@@ -1,7 +1,21 @@
-"""Replaces files of a table by others while other writers go on: what compaction, conversion, erasure and trimming share.
+"""Replaces files of a table by others while other writers go on: what all rewrites share.
 
-They choose the files to remove and write the files that replace them. Before each attempt to commit, the table is loaded again,
-and the caller decides which of these replacements are still valid.
+A rewrite is a chooser. It reads a snapshot (`State`), chooses files, and writes those that take their place, as many as it
+likes and before anything is committed (`Replacement.written`). `Replacement.commit` then loads the table again, asks the chooser
+which of the replacements are right for it (`Swap`), carries the positions of the table to the new snapshot, and commits. After a
+conflict all of that is done again, with growing pauses. Files that no commit has taken are removed at the end, unless it is unknown
+whether one has.
+
+| rewrite | chooses | maps rows | stays right while | after a conflict | reports |
+|---|---|---|---|---|---|
+| compaction | files by what scans lose | drops dead ones, sorts | `compact.is_intact` for each group | commits the other groups, plans these again | `CompactReport` |
+| conversion | all equality deletes | keys to positions | `_Resolved.holds_for` | resolves again if it must | `ConversionReport` |
+| erasure | files with rows to erase | drops these | as compaction | as compaction | `ErasedTable` |
+| trimmed log | files with old changes | last change of each key | nobody replaced one of them | gives up: the base was compared with the old changes | `Trimmed` |
+| order of manifests | manifests, not files | none | always: it is made of the snapshot that it follows | sorts again | `ManifestReport` |
+
+The last one goes through `RowDelta.rearrange`, as it removes no file. Indexes (`bitmap_indexes.py`) replace statistics, not files:
+no snapshot is made, so their commit compares the statistics that it replaces instead.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

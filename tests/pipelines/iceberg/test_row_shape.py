@@ -6,7 +6,13 @@ import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.row_shape import conform, encode_rows, parquet_schema, split_by_partition, without_extensions
+from nevermore.pipelines.iceberg.row_shape import (
+    conform,
+    encode_rows,
+    parquet_schema,
+    split_by_partition,
+    without_extensions,
+)
 from nevermore.scan_core import PartitionField, PartitionSpec
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
 
