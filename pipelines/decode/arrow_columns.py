@@ -5,6 +5,7 @@ counts them. JSON spans are converted in `json_columns.py`.
 """
 
 from collections.abc import Iterator
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,9 @@ def decode(array: pa.Array, wanted: ValueType) -> Decoded:
         return json_columns.decode(spans_of_text(array), wanted)
     if pa.types.is_nested(held):
         return _nested(array, wanted)
+    if wanted.encoding is Encoding.BASE64 and pa.types.is_string(arrow) and is_bytes(held):
+        values = of_own_scales(array.cast(pa.binary()), repeat(wanted.scale), wanted)
+        return values, np.asarray(array.is_valid()) & ~np.asarray(values.is_valid())
     if pa.types.is_decimal(arrow) and is_bytes(held):
         return decimals_of_bytes(array.cast(pa.binary()), arrow, wanted.scale)
     if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
@@ -111,7 +115,7 @@ def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
     if min(members) < 0 or not is_bytes(array.type.field(members[1]).type):
         return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
     scales, unscaled = (array.flatten()[at] for at in members)
-    values = of_own_scales(unscaled.cast(pa.binary()), cast_each(scales, pa.int64())[0], wanted)
+    values = of_own_scales(unscaled.cast(pa.binary()), cast_each(scales, pa.int64())[0].to_pylist(), wanted)
     return values, np.asarray(array.is_valid()) & ~np.asarray(values.is_valid())
 
 

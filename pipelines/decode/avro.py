@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nevermore.pipelines.decode.feed_schemas import decimal_type, logical_type
+from nevermore.pipelines.decode.feed_schemas import UNKNOWN_PRECISION, decimal_type, logical_type
 from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaKind
 from nevermore.pipelines.decode.value_types import Encoding, ValueType, list_of, map_of, struct_of
 from nevermore.pipelines.errors import SourceError, WideBatchError
@@ -136,7 +136,7 @@ def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
         return None
     kind, _, unit = logical.rpartition("-")
     if logical == "decimal":
-        return decimal_type(int(schema.get("scale", 0)), int(schema.get("precision", 38)))
+        return decimal_type(int(schema.get("scale", 0)), int(schema.get("precision", UNKNOWN_PRECISION)))
     if logical == "date":
         return ValueType(pa.date32(), Encoding.DAYS)
     if logical == "uuid":

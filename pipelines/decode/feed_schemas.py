@@ -66,6 +66,8 @@ _LOGICAL: Mapping[str, ValueType] = {
 
 MAX_DIGITS = 38
 """Most digits of an Iceberg decimal; also the largest scale."""
+UNKNOWN_PRECISION = 64
+"""What Connect's converter to Avro writes where it knows none."""
 OF_OWN_SCALES = ValueType(pa.string(), Encoding.SCALED)
 """Decimals that each have their own scale, such as those of a numeric without precision: only text holds them all."""
 
@@ -185,13 +187,18 @@ def logical_type(name: Any, parameters: Mapping[str, Any]) -> ValueType | None:
 
 def _decimal(parameters: Mapping[str, Any]) -> ValueType:
     """Connect's Decimal: the scale is always given, the precision only sometimes."""
-    return decimal_type(int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38)))
+    return decimal_type(
+        int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", UNKNOWN_PRECISION))
+    )
 
 
 def decimal_type(scale: int, precision: int) -> ValueType:
-    """A decimal of unscaled bytes; Iceberg has at most 38 digits and no negative scale."""
-    digits, held = (min(number, MAX_DIGITS) for number in _digits(precision, scale))
-    return ValueType(pa.decimal128(digits, held), Encoding.BASE64, scale=None if held == scale else scale)
+    """A decimal of unscaled bytes; exact text if it has more digits than one of Iceberg."""
+    digits, held = _digits(MAX_DIGITS if precision == UNKNOWN_PRECISION else precision, scale)
+    if held > MAX_DIGITS or (digits > MAX_DIGITS and precision != UNKNOWN_PRECISION):
+        return replace(_EXACT, encoding=Encoding.BASE64, scale=scale)
+    decimal = pa.decimal128(min(digits, MAX_DIGITS), held)
+    return ValueType(decimal, Encoding.BASE64, scale=None if held == scale else scale)
 
 
 _TEXT = ValueType(pa.string())

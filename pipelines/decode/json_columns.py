@@ -4,9 +4,10 @@ Covers text, booleans, numbers, decimals, binary values, times, structs, lists a
 Arrow columns are converted in `arrow_columns.py`; the wanted type is chosen in `column_types.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -330,7 +331,7 @@ def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: int | Non
     return fitting, bad | wrong
 
 
-def of_own_scales(data: pa.BinaryArray, scales: pa.Int64Array, wanted: ValueType) -> pa.Array:
+def of_own_scales(data: pa.BinaryArray, scales: Iterable[int | None], wanted: ValueType) -> pa.Array:
     """Big-endian two's complement integers, each with a scale of its own; NULL for those that `wanted` does not hold.
 
     As text, they have all their digits and no exponent, as PostgreSQL writes them.
@@ -339,7 +340,7 @@ def of_own_scales(data: pa.BinaryArray, scales: pa.Int64Array, wanted: ValueType
         None
         if unscaled is None or scale is None or abs(scale) > _MAX_DIGITS or len(unscaled) > _MAX_DIGITS
         else format(_EXACT.scaleb(Decimal(int.from_bytes(unscaled, signed=True)), -scale), "f")
-        for unscaled, scale in zip(data.to_pylist(), scales.to_pylist(), strict=True)
+        for unscaled, scale in zip(data.to_pylist(), scales, strict=False)
     ]
     return decode(spans_of_text(pa.array(texts, pa.string())), replace(wanted, encoding=Encoding.PLAIN))[0]
 
@@ -367,10 +368,18 @@ def scaled(column: SpanColumn, wanted: ValueType) -> Decoded:
     objects = scan_objects(column.documents(kernels.OBJECT), ("scale", "value"), learn=False)
     scales, given, _ = whole_numbers(objects.column("scale"))
     words, _ = text(objects.column("value"), objects.column("value").of_kind(*TEXT_KINDS))
-    values = of_own_scales(text_bytes(words)[0], pa.array(scales, mask=~given), wanted)
+    values = of_own_scales(text_bytes(words)[0], pa.array(scales, mask=~given).to_pylist(), wanted)
     encoding = Encoding.NATURAL if wanted.encoding is Encoding.SCALED else wanted.encoding
     others, _ = decode(only(column, ~column.of_kind(kernels.OBJECT)), replace(wanted, encoding=encoding))
     values = pc.coalesce(values, others)
+    return values, column.has_value & ~np.asarray(values.is_valid())
+
+
+def exact_text(column: SpanColumn, wanted: ValueType) -> Decoded:
+    """Decimals of one scale as text, from base64 of the unscaled values or numbers."""
+    words, _ = text(column, column.of_kind(*TEXT_KINDS))
+    others, _ = text(column, column.of_kind(*NUMBER_KINDS))
+    values = pc.coalesce(of_own_scales(text_bytes(words)[0], repeat(wanted.scale), wanted), others)
     return values, column.has_value & ~np.asarray(values.is_valid())
 
 
@@ -492,6 +501,8 @@ def decode(column: SpanColumn, wanted: ValueType) -> Decoded:
         return json_text(column)
     if wanted.encoding is Encoding.SCALED:
         return scaled(column, wanted)
+    if wanted.encoding is Encoding.BASE64 and pa.types.is_string(arrow):
+        return exact_text(column, wanted)
     for is_type, decoder in _DECODERS:
         if is_type(arrow):
             return decoder(column, wanted)

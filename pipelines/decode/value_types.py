@@ -151,11 +151,12 @@ def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
         return wanted
     if declared.encoding is Encoding.SCALED:
         return replace(wanted, encoding=Encoding.SCALED)
-    if pa.types.is_decimal(wanted.arrow):
-        if not pa.types.is_decimal(declared.arrow) or declared.encoding is not Encoding.BASE64:
-            return replace(wanted, encoding=Encoding.PLAIN)
-        own = declared.arrow.scale if declared.scale is None else declared.scale
-        return replace(wanted, encoding=Encoding.BASE64, scale=None if own == wanted.arrow.scale else own)
+    own = declared.scale if declared.scale is not None else getattr(declared.arrow, "scale", None)
+    is_number = pa.types.is_decimal(wanted.arrow)
+    if declared.encoding is Encoding.BASE64 and own is not None and (is_number or pa.types.is_string(wanted.arrow)):
+        return replace(wanted, encoding=Encoding.BASE64, scale=own)
+    if is_number:
+        return replace(wanted, encoding=Encoding.PLAIN)
     same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, is_bytes))
     return replace(wanted, encoding=declared.encoding) if same_kind else wanted
 
@@ -171,7 +172,7 @@ def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
     for name, type_ in types.items():
         if type_.members:
             result |= {f"{name}.{path}": text for path, text in encodings_of(dict(type_.members)).items()}
-        elif type_.encoding is Encoding.BASE64 and pa.types.is_decimal(type_.arrow):
+        elif type_.encoding is Encoding.BASE64 and (type_.scale is not None or pa.types.is_decimal(type_.arrow)):
             result[name] = f"base64:{type_.arrow.scale if type_.scale is None else type_.scale}"
         elif type_.encoding not in {Encoding.NATURAL, Encoding.TEXT}:
             result[name] = type_.encoding.value
@@ -186,7 +187,7 @@ def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> Value
         return type_
     name, _, scale = known[path].partition(":")
     encoding = Encoding(name)
-    if pa.types.is_decimal(type_.arrow) or encoding is Encoding.SCALED:
+    if scale or pa.types.is_decimal(type_.arrow) or encoding is Encoding.SCALED:
         kept = ValueType(pa.decimal128(38, 0), encoding, scale=int(scale) if scale else None)
         return as_written(type_, kept if encoding is not Encoding.PLAIN else ValueType(pa.string()))
     meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else is_bytes(type_.arrow)

@@ -48,7 +48,7 @@ def test_hostile_values_go_to_quarantine_and_the_others_into_the_table(tmp_path:
 
 @pytest.mark.parametrize(
     ("scale", "unscaled", "expected"),
-    [(-3, 5, "5000"), (40, 100, "1e-38"), (0, 7, "7"), (2, -150, "-1.50"), (40, 1, None), (-2_000_000_000, 1, None), (-2_000_000_000, 0, "0")],
+    [(-3, 5, "5000"), (40, 100, "1e-38"), (0, 7, "7"), (2, -150, "-1.50"), (40, 1, "1e-40"), (-1_000, 5, "5e1000"), (-2_000_000_000, 1, None)],
 )  # fmt: skip
 def test_scale_of_a_schema_is_that_of_its_values_however_far_it_is_from_what_iceberg_has(
     scale: int, unscaled: int, expected: str | None
@@ -67,7 +67,9 @@ def test_scale_of_a_schema_is_that_of_its_values_however_far_it_is_from_what_ice
         "fields": [{"field": "after", "type": "struct", "fields": [{"field": "id", "type": "int64"}, field]}],
     }
     decoded = read("debezium-json", {"schema": schema, "payload": row})
-    assert [r["after"]["n"] for r in changes(decoded)] == ([] if expected is None else [Decimal(expected)])
+    assert [Decimal(r["after"]["n"]) for r in changes(decoded)] == ([] if expected is None else [Decimal(expected)])
+    if pa.types.is_string(wanted.arrow):  # more digits than a decimal has
+        return
     values, bad = decimals_of_bytes(pa.array([unscaled.to_bytes(2, "big", signed=True)]), wanted.arrow, wanted.scale)
     assert (values.to_pylist(), bad.tolist()) == ([None if expected is None else Decimal(expected)], [expected is None])
 

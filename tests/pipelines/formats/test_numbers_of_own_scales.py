@@ -2,10 +2,12 @@
 
 import json
 from base64 import b64encode
-from decimal import Decimal
+from dataclasses import replace
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.decode.batches import RawEvents, from_documents
@@ -49,6 +51,70 @@ def test_columns_of_more_digits_than_a_decimal_has_are_exact_text(feed: str, kin
     found = decoded_feed.read(feed.partition(" ")[0], event.encode())
     assert decoded_feed.reasons(found) == []
     assert [change["after"] for change in decoded_feed.changes(found, "after")] == [{"id": 1, "n": number}]
+
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+# Scale, precision as stated or None, type in the config or None, and the type of the column.
+DECIMALS = [
+    (40, 80, None, pa.string()),
+    (40, None, None, pa.string()),
+    (2, 60, None, pa.string()),
+    (-30, 20, None, pa.string()),
+    (2, None, None, pa.decimal128(38, 2)),
+    (2, 10, None, pa.decimal128(10, 2)),
+    (2, 10, "string", pa.string()),
+    (40, 80, "decimal(38, 3)", pa.decimal128(38, 3)),
+    (20, 50, "decimal(38, 3)", pa.decimal128(38, 3)),
+]
+
+
+@pytest.mark.parametrize(("scale", "precision", "wanted", "kind"), DECIMALS)
+@pytest.mark.parametrize("feed", ["debezium-json", "debezium-avro", "debezium-avro by others"])
+def test_unscaled_bytes_of_more_digits_than_a_decimal_has_are_exact_text(
+    feed: str, scale: int, precision: int | None, wanted: str | None, kind: pa.DataType, tmp_path: Path
+) -> None:
+    unit = 0 if pa.types.is_decimal(kind) and scale == 40 else 10 ** max(scale - 3, 0)
+    numbers = [123 * unit, -10 * unit, 0]
+    if pa.types.is_string(kind):
+        numbers.append(10**70 + 7)
+    if feed == "debezium-json":
+        parameters = {"scale": str(scale)} | ({"connect.decimal.precision": str(precision)} if precision else {})
+        fields = [{"field": "id", "type": "int32"}]
+        fields += [{"field": "n", "type": "bytes", "name": DECIMAL, "parameters": parameters}]  # type: ignore[dict-item]
+        schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+        payloads = [
+            {"before": None, "after": {"id": 1, "n": b64encode(as_bytes(n)).decode()}, "op": "c"} for n in numbers
+        ]
+        whole = [json.dumps({"schema": schema, "payload": p}).encode() for p in payloads]
+        # those without a schema are written as before
+        raw, options = from_documents(whole), {}
+        later = from_documents([json.dumps(payload).encode() for payload in payloads])
+    else:
+        of_bytes: dict[str, Any] = {"logicalType": "decimal", "precision": precision or 64, "scale": scale}
+        if feed == "debezium-avro":
+            stated = {"connect.decimal.precision": str(precision)} if precision else {}
+            of_bytes |= {"connect.name": DECIMAL, "connect.parameters": {"scale": str(scale), **stated}}
+        schema = avro_events.envelope({"n": {"type": "bytes", **of_bytes}})
+        (tmp_path / "1.avsc").write_text(json.dumps(schema))
+        messages = [
+            avro_events.message(schema, avro_events.event("c", {"id": 1, "n": as_bytes(n)}), 1) for n in numbers
+        ]
+        raw, options, later = from_documents(messages), {"schemas": str(tmp_path)}, None
+    table = TableFeed(name="t", key=("id",), types={"n": wanted} if wanted else {})
+    found = decode(raw, FeedConfig(format=feed.partition(" ")[0], options=options, tables=(table,)))
+    assert found.rejected.num_rows == 0
+    column = found.tables["t"].table.column("after").combine_chunks().field("n")
+    assert column.type == kind
+    exact = [Decimal(n).scaleb(-scale, Context(prec=200)) for n in numbers]
+    assert [Decimal(value) for value in column.to_pylist()] == exact
+    if pa.types.is_string(kind):
+        assert column.to_pylist() == [format(number, "f") for number in exact]
+    if later is not None:
+        known = {field.name: field.type for field in found.tables["t"].row_type}
+        table = replace(table, types={}, known_types=known, known_encodings=found.decided.encodings["t"])
+        again = decode(later, FeedConfig(format=feed, tables=(table,)))
+        assert again.rejected.num_rows == 0, again.rejected.table.column("reason")
+        assert again.tables["t"].table.column("after").combine_chunks().field("n").equals(column)
 
 
 def as_bytes(number: int) -> bytes:
