@@ -382,6 +382,12 @@ def key_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     return hash_rows([key_column(column) for column in columns], _SEED)
 
 
+def repeated(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Hashes that occur more than once."""
+    found, counts = np.unique(hashes, return_counts=True)
+    return found[counts > 1]
+
+
 def _survey(run: ChangeRun, key: Sequence[str]) -> tuple[int, list[tuple[pa.Table, pa.Table]]]:
     """(number of rows up to the last truncate, key changes after it as keys before and after)."""
     first = at = 0

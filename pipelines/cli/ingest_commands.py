@@ -188,9 +188,6 @@ def _as_asked(settings: "Config", threads: int | None, engine: Engine | None, ta
     return settings if engine is None else settings.with_engine(engine, tables or settings.tables | settings.patterns)
 
 
-_KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}
-
-
 def _print(report: "IngestReport", settings: "Config") -> None:
     for table in report.tables:
         for line in _result_lines(table):
@@ -216,14 +213,9 @@ def _print(report: "IngestReport", settings: "Config") -> None:
 
 
 def _result_lines(table: "TableReport") -> Iterator[str]:
-    if table.status == "nothing new":
-        yield f"{table.table}: nothing new"
-    elif table.error is None:
-        events = ", ".join(counted(number, _KINDS.get(op, op)) for op, number in sorted(table.events.items()))
-        written = f"{counted(table.data_rows, 'row')} and {counted(table.delete_rows, 'delete')}"
-        commits = f"{counted(table.mirror_commits, 'commit')}, snapshot {table.snapshot_id}"
-        result = f"{written} in {commits}" if table.mirror_commits else "nothing to commit"
-        yield f"{table.table}: {events or 'no events'}; {result}"
+    if table.error is None:
+        yield str(table)
+    if table.status == "applied":
         if table.why_local is not None:
             did = "read" if table.engine == "local" else "applied to the mirror"
             yield f"{table.table}: {did} by this process, not by Spark: {table.why_local}"

@@ -36,12 +36,6 @@ def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def json_lines(table: pa.Table | pa.RecordBatch) -> Iterator[bytes]:
-    """One JSON object and a newline per row."""
-    for row in render_rows(table):
-        yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
-
-
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
@@ -59,7 +53,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 def _struct(array: pa.Array) -> list[Any]:
     names = [field.name for field in array.type]
-    members = [_values(member) for member in array.flatten()] if names else [[]] * 0
+    members = [_values(member) for member in array.flatten()]
     rows = zip(*members, strict=True) if members else ((),) * len(array)
     return [
         dict(zip(names, row, strict=True)) if valid else None
@@ -237,8 +231,9 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
 
 
 def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:
+    option = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     for batch in source.to_batches():
-        sink.writelines(json_lines(batch))
+        sink.writelines(orjson.dumps(row, option=option) for row in render_rows(batch))
 
 
 def _text(value: object) -> str:

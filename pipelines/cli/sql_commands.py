@@ -244,8 +244,8 @@ def _spark_rows(
     settings: "Config", query: str, limit: int | None, *, is_explained: bool, as_json: bool
 ) -> _Rows | None:
     from nevermore.pipelines.iceberg.catalog import expanded
-    from nevermore.pipelines.spark.session import SPARK_FAILURES, project_session, query_tables, spark_message
-    from nevermore.scan_core.spark import parse_sql, planning, reads_of_sql
+    from nevermore.pipelines.spark.session import project_session, query_tables
+    from nevermore.scan_core.spark import SPARK_FAILURES, parse_sql, planning, reads_of_sql, spark_message
 
     parsed, settings = parse_sql(query), expanded(settings)
     if not as_json:

@@ -23,7 +23,7 @@ from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.warehouse import local_path, refuse_without_catalog
 from nevermore.scan_core import NestedField, Schema
-from nevermore.scan_core.io import load_catalog
+from nevermore.scan_core.io import load_catalog, require_package
 
 if TYPE_CHECKING:
     # names for other packages, too, which do not import PyIceberg
@@ -56,6 +56,7 @@ def open_catalog(config: Config) -> "Catalog":
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
             raise ConfigError(f"{file} is not a regular file: specify the SQLite database in `catalog.uri`")
         file.parent.mkdir(parents=True, exist_ok=True)
+    require_package("pyiceberg", "a project", "nevermore-iceberg[catalogs]")
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
     again = Retrying(

@@ -186,15 +186,18 @@ class FeedRun:
         for batch in source.batches(reading.position):
             with closing(batch):
                 feed = reading.feed
-                self.skipped.update(batch.skipped)
-                self.untaken.update(batch.untaken)
-                self._keep_unassigned(feed, feed.unassigned(batch.rejected), batch.num_read)
+                for piece in batch.pieces:
+                    self.skipped.update(piece.skipped)
+                    self.untaken.update(piece.untaken)
+                self._keep_unassigned(feed, feed.unassigned(batch.rejected), sum(p.num_read for p in batch.pieces))
 
                 def add(table: TableIngest, batch: "SparkBatch" = batch, feed: Feed = feed) -> None:
-                    table.looks_like = batch.looks_like
+                    table.looks_like = next((p.looks_like for p in reversed(batch.pieces) if p.looks_like), None)
                     changes, sent = batch.tables[table.name]
                     rejected = feed.rejected_of(table.name, batch.rejected)
-                    table.add_remote(changes, rejected, batch.position, sent, is_atomic=batch.of_transactions)
+                    table.add_remote(
+                        changes, rejected, batch.position, sent, is_atomic=any(p.of_transactions for p in batch.pieces)
+                    )
 
                 # One table after the other: each has the whole cluster.
                 reading.running = [table for table in reading.running if _survives(table, add, table)]

@@ -8,7 +8,7 @@ Tables without a project take rows, too: without a change log, and their columns
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes, parts_by_key
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes, parts_by_key, repeated
 from nevermore.pipelines.changes.keys import KeySet
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.sources import PythonSource
@@ -31,7 +31,7 @@ from nevermore.pipelines.decode.batches import (
     Rejected,
     key_texts,
 )
-from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
+from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SchemaConflictError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
@@ -43,6 +43,7 @@ from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import check_key
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.spark_run import FrameRows
 from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest, changed_columns
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import apply_changes
@@ -131,7 +132,7 @@ def write(
     settings = _settings(config, name, op, where)
     written: list[TableReport] = []
     catalog = open_for_writing(config)
-    with closing(ChangeRun.of(_tables(data), settings.memory_limit_bytes // BATCH_SHARE)) as rows:
+    with closing(_rows(data, settings.memory_limit_bytes // BATCH_SHARE)) as rows:
 
         def attempt() -> TableReport:
             report = TableReport(name)
@@ -179,7 +180,7 @@ def create(config: Config, name: str, schema: Any) -> None:
             table.start()
             feed = _table_feed(name, settings)
             _wanted(feed, columns.names, "d")
-            row = _Batch(ChangeRun(0), "c", None, None, None).decoded(nothing, 1, feed)
+            row = _Decoder(feed, "c", None).changes(nothing, 1, "the data")
             if odd := [f.name for f in row.row_type if pa.types.is_null(f.type)]:
                 raise SourceError(f"{name}: {', '.join(odd)} has no type: declare one")
             if not table.known_types:
@@ -216,16 +217,14 @@ def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
     return settings
 
 
-def _tables(data: Any) -> Iterator[pa.Table]:
-    for part in _reader(data):
-        yield without_extensions(pa.Table.from_batches([part]))
+def _rows(data: Any, limit_bytes: int) -> ChangeRun | FrameRows:
+    if hasattr(data, "toArrow"):
+        _reader(data.limit(0).toArrow())
+        return FrameRows(data, limit_bytes)
+    return ChangeRun.of(map(pa.Table.from_batches, zip(_reader(data), strict=False)), limit_bytes)
 
 
 def _reader(data: Any) -> pa.RecordBatchReader:
-    if hasattr(data, "toArrow"):
-        from nevermore.pipelines.spark.session import arrow_batches
-
-        data = pa.RecordBatchReader.from_batches(data.limit(0).toArrow().schema, arrow_batches(data))
     if isinstance(data, list):
         data = pa.Table.from_pylist(data)
     if not hasattr(data, "__arrow_c_stream__"):
@@ -242,8 +241,57 @@ def _reader(data: Any) -> pa.RecordBatchReader:
 
 
 @dataclass(frozen=True, slots=True)
+class _Decoder:
+    """How rows become changes of a table; pickled to tasks of Spark.
+
+    Attributes:
+        table: the table.
+        op: `u`, `d` or `c`.
+        name: of the batch.
+    """
+
+    table: TableFeed
+    op: str
+    name: str | None
+
+    def __call__(self, tables: Iterable[pa.Table], part: int | None = None) -> Iterator[ChangeBatch]:
+        """All rows, or those of a part of them, as changes.
+
+        Raises:
+            SourceError: a row does not fit the table, its key is NULL, or columns are missing.
+        """
+        at, place = 1, "the data" if part is None else f"partition {part} of the data"
+        for rows in tables:
+            changes = self.changes(rows.select(_wanted(self.table, rows.schema.names, self.op)), at, place)
+            keys = zip(changes.key, _keys(changes.table), strict=True)
+            if self.table.key and (nulls := [column for column, key in keys if key.null_count]):
+                raise SourceError(
+                    f"{self.table.name}: {', '.join(nulls)} is NULL in rows of the data, and a key; nothing was written"
+                )
+            yield changes
+            at += rows.num_rows
+
+    def changes(self, rows: pa.Table, at: int, place: str) -> ChangeBatch:
+        """Rows from number `at` on."""
+        config = FeedConfig(tables=(self.table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
+        count = rows.num_rows
+        origin = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(count, np.int32)), pa.array([self.name or "unnamed batch"])
+        )
+        numbers = pa.array(np.arange(at, at + count))
+        decoded = decode(RawEvents(origin, numbers, rows=without_extensions(rows)), config)
+        if decoded.rejected.num_rows:
+            first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
+            raise SourceError(
+                f"{self.table.name}: row {first['source_offset']:,} of {place} does not fit: {first['reason']} "
+                f"({decoded.rejected.num_rows:,} such rows); nothing was written"
+            )
+        return decoded.tables[self.table.name]
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
-    rows: ChangeRun
+    rows: ChangeRun | FrameRows
     op: str
     name: str | None
     keep: Keep | None
@@ -251,33 +299,33 @@ class _Batch:
 
     def add_to(self, table: TableIngest, before: BatchPosition) -> None:
         """Commit the batch."""
-        position = before.after(self.name)
-        given = self.checked(_table_feed(table.name, table.config, table))
-        for changes in given if self.where is None else self._replacing(table, given, self.where):
-            table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
-        table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
-        table.flush()
+        position, feed = before.after(self.name), _table_feed(table.name, table.config, table)
+        if isinstance(self.rows, FrameRows) and self.where is None:
+            changes = self.rows.changes(_Decoder(feed, self.op, self.name), feed.order_by)
+            if self.keep is None:
+                self._refuse_repeated(feed, self.rows.repeated())
+            table.report.engine = "spark"
+            table.add_remote(changes, Rejected.none(), position, (), is_atomic=True)
+        else:
+            given = self.checked(feed)
+            for part in given if self.where is None else self._replacing(table, given, self.where):
+                table.add(part, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+            table.add(ChangeBatch.empty(pa.struct([]), ()), Rejected.none(), position, BatchEnd.TRANSACTION)
+            table.flush()
         table.convert_deletes()
 
     def checked(self, table: TableFeed) -> Iterator[ChangeBatch]:
         """The rows as changes of the table.
 
         Raises:
-            SourceError: as `_changes`, or a key is NULL or occurs twice.
+            SourceError: as the decoder, or a key occurs twice.
         """
         hashes = [np.zeros(0, np.uint64)]
         for changes in self._changes(table):
-            keys = _keys(changes.table)
-            if table.key and (
-                nulls := [column for column, key in zip(changes.key, keys, strict=True) if key.null_count]
-            ):
-                raise SourceError(
-                    f"{table.name}: {', '.join(nulls)} is NULL in rows of the data, and a key; nothing was written"
-                )
-            hashes.append(key_hashes(keys))
+            hashes.append(key_hashes(_keys(changes.table)))
             yield changes
         if self.keep is None:
-            self._refuse_repeated(table, np.concatenate(hashes))
+            self._refuse_repeated(table, repeated(np.concatenate(hashes)))
 
     def _replacing(
         self, table: TableIngest, given: Iterator[ChangeBatch], where: "str | Expr"
@@ -316,54 +364,33 @@ class _Batch:
         if DELETED in columns:
             scan = scan.where(f"not coalesce({DELETED}, false)")
         feed = _table_feed(table.name, table.config, table)
-        as_named, deletes = replace(feed, rename={}, cast={}, types={}, include=(), exclude=()), replace(self, op="d")
+        as_named = replace(feed, rename={}, cast={}, types={}, include=(), exclude=())
         for batch in scan.to_batches():
-            yield deletes.decoded(without_extensions(pa.Table.from_batches([batch])), 1, as_named)
+            yield _Decoder(as_named, "d", self.name).changes(pa.Table.from_batches([batch]), 1, "the table")
 
     def _changes(self, table: TableFeed) -> Iterator[ChangeBatch]:
-        """The rows as changes of the table.
-
-        Raises:
-            SourceError: a row does not fit the table, or columns are missing.
-        """
-        at = 1
-        for rows in self.rows.tables():
-            wanted = _wanted(table, rows.schema.names, self.op)
-            yield self.decoded(rows.select(wanted), at, table)
-            at += rows.num_rows
-
-    def decoded(self, rows: pa.Table, at: int, table: TableFeed) -> ChangeBatch:
-        """Rows from number `at` on, as changes of the table."""
-        config = FeedConfig(tables=(table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
-        count = rows.num_rows
-        origin = pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(count, np.int32)), pa.array([self.name or "unnamed batch"])
-        )
-        raw = RawEvents(origin, pa.array(np.arange(at, at + count)), rows=rows)
-        decoded = decode(raw, config)
-        if decoded.rejected.num_rows:
-            first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
-            raise SourceError(
-                f"{table.name}: row {first['source_offset']:,} of the data does not fit: {first['reason']} "
-                f"({decoded.rejected.num_rows:,} such rows); nothing was written"
-            )
-        return decoded.tables[table.name]
+        """The rows as changes of the table; the errors are those of the decoder."""
+        decoder = _Decoder(table, self.op, self.name)
+        if isinstance(self.rows, ChangeRun):
+            yield from decoder(self.rows.tables())
+        elif changes := self.rows.changes(decoder, POSITION):
+            for rows in changes.tables():
+                yield ChangeBatch(rows, changes.row_type, changes.key)
 
     def _refuse_repeated(self, table: TableFeed, hashes: Any) -> None:
-        found, counts = np.unique(hashes, return_counts=True)
-        if (counts == 1).all():
+        if not len(hashes):
             return
         texts = []
         for changes in self._changes(table):
             keys = _keys(changes.table)
-            may_repeat = pa.array(np.isin(key_hashes(keys), found[counts > 1]))
+            may_repeat = pa.array(np.isin(key_hashes(keys), hashes))
             texts.append(key_texts(changes.key, [key.filter(may_repeat) for key in keys]))
         found = pc.value_counts(pa.chunked_array(texts))
-        repeated = found.filter(pc.greater(found.field("counts"), 1)).field("values").to_pylist()
-        if repeated:
+        twice = found.filter(pc.greater(found.field("counts"), 1)).field("values").to_pylist()
+        if twice:
             raise SourceError(
-                f"{table.name}: {counted(len(repeated), 'key')} more than once in the data, such as "
-                f"{'; '.join(repeated[:_SHOWN])}: keep one row of each, or pass keep='last'; nothing was written"
+                f"{table.name}: {counted(len(twice), 'key')} more than once in the data, such as "
+                f"{'; '.join(twice[:_SHOWN])}: keep one row of each, or pass keep='last'; nothing was written"
             )
 
 
@@ -415,7 +442,7 @@ def write_table(
 ) -> int | None:
     """Apply rows to a table without a project, as one commit; see `project.upsert` and `project.delete`."""
     found, key = _table_of_catalog(table), (key,) if isinstance(key, str) else tuple(key)
-    with closing(ChangeRun.of(_tables(data), DEFAULT_MEMORY_LIMIT_BYTES // BATCH_SHARE)) as rows:
+    with closing(_rows(data, DEFAULT_MEMORY_LIMIT_BYTES // BATCH_SHARE)) as rows:
         return retry_conflicts(partial(_attempt_table, found, _Batch(rows, op, None, keep, None), key), ATTEMPTS)
 
 

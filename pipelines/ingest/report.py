@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.tables import TableConfig
+from nevermore.pipelines.wording import applied_text
 
 if TYPE_CHECKING:  # a report of nothing new loads no writer
     from nevermore.pipelines.changes.change_log import Appended
@@ -173,8 +174,12 @@ class TableReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, for JSON."""
-        position = None if self.position is None else json.loads(self.position)
+        position = json.loads(self.position or "null")
         return {**asdict(self), "events": dict(self.events), "status": self.status, "position": position}
+
+    def __str__(self) -> str:
+        """What was applied, in one line."""
+        return applied_text(self)
 
 
 @dataclass(frozen=True, slots=True)

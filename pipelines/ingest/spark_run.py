@@ -4,21 +4,18 @@ A piece is decoded with all that earlier pieces have shown (types, keys, encodin
 pieces are decoded together as long as none shows anything new, and those after one that does are decoded again.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from nevermore.pipelines.changes.change_log import FoldOrder, RemoteChanges
+from nevermore.pipelines.changes.change_log import RemoteChanges
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, in_groups
 from nevermore.pipelines.config.project import SparkConfig
 from nevermore.pipelines.config.sources import KafkaSource
-from nevermore.pipelines.decode.batches import Rejected, change_schema
-from nevermore.pipelines.decode.feed import POSITION, FeedConfig
-from nevermore.pipelines.errors import PipelineError, SourceError
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
-from nevermore.pipelines.iceberg.table_writer import WriteTarget
+from nevermore.pipelines.decode.batches import Rejected
+from nevermore.pipelines.decode.feed import FeedConfig
+from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.sources.file_changes import AppliedLines, OnSkipped, Sweep, begin_sweep
 from nevermore.pipelines.sources.file_listing import ListedFile, is_quiet
@@ -29,21 +26,19 @@ from nevermore.pipelines.sources.kafka import KafkaPosition, KafkaTopics, Offset
 from nevermore.pipelines.spark.ingest import (
     DecodedChanges,
     DecodePieces,
-    FoldBuckets,
+    DecodeRows,
     IngestJobs,
     Part,
     Piece,
     PieceResult,
-    SortRanges,
     TablePart,
     ToBuckets,
-    ToRanges,
-    WriteLog,
+    remote_changes,
     united,
     with_state,
 )
+from nevermore.pipelines.spark.jobs import forget
 from nevermore.pipelines.workers import ahead
-from nevermore.scan_core import PartitionSpec
 
 PIECE_MESSAGES = 50_000
 """Messages of a piece: tasks read them in batches, so that their memory depends on the size of a batch alone."""
@@ -67,24 +62,16 @@ class SparkBatch:
 
     Attributes:
         tables: changes of each table, None for none, and the columns of the feed that its events have.
+        pieces: what decoding its pieces has found.
         rejected: events that could not be decoded.
-        num_read: number of events, including rejected ones.
         position: position after them, as text.
-        skipped: number of events skipped on purpose, by reason.
-        untaken: tables with changes that no table of the config takes.
-        looks_like: the format that rejected events look like, if it is another than that of the config.
-        of_transactions: whether it ends at the end of a transaction.
         frames: what Spark keeps until `close`.
     """
 
     tables: Mapping[str, tuple[RemoteChanges | None, frozenset[str]]]
+    pieces: Sequence[PieceResult]
     rejected: Rejected
-    num_read: int
     position: str
-    skipped: Mapping[str, int]
-    untaken: frozenset[str]
-    looks_like: str | None
-    of_transactions: bool
     frames: Sequence[Any]
 
     def close(self) -> None:
@@ -107,11 +94,6 @@ class _Gathering:
     results: list[PieceResult] = field(default_factory=list)
     frames: list[tuple[Any, int, int]] = field(default_factory=list)
 
-    @classmethod
-    def begin(cls, config: FeedConfig) -> "_Gathering":
-        """Without results."""
-        return cls([TablePart() for _ in config.tables])
-
     def takes(self, result: PieceResult) -> bool:
         """Whether a piece can be committed together with these: same keys, compatible types."""
         return all(
@@ -131,6 +113,12 @@ class _Gathering:
         """Add the tables that a config has in addition: no event was theirs so far."""
         for results in (self.totals, *(result.tables for result in self.results)):
             results += [TablePart() for _ in config.tables[len(results) :]]
+
+    def part(self, code: int) -> tuple[DecodedChanges, TablePart]:
+        """The changes of a table as the tasks have them, and what they contribute."""
+        rows = {result.number: result.tables[code].num_rows for result in self.results}
+        changes = DecodedChanges(tuple(self.frames), code, {n: count for n, count in rows.items() if count})
+        return changes, self.totals[code]
 
 
 Position = FilePosition | KafkaPosition
@@ -167,6 +155,57 @@ class _Work:
             return False
         pieces[number : number + 2] = [(*pieces[number], *pieces[number + 1])]
         return True
+
+
+class FrameRows:
+    """The rows of a DataFrame of Spark, decoded by its tasks."""
+
+    def __init__(self, frame: Any, limit_bytes: int) -> None:
+        self._jobs, self._frame, self._limit = IngestJobs(frame.sparkSession), frame, limit_bytes
+        self._task: Any = None
+        self._gathering, self._kept = _Gathering([TablePart()]), list[Any]()
+
+    def changes(self, decoder: Any, order_by: Any) -> RemoteChanges | None:
+        """The rows as changes, decoded again only by another decoder; None without rows.
+
+        Raises:
+            PipelineError: as the decoder, or the job failed.
+        """
+        task = DecodeRows(decoder, self._limit)
+        if task != self._task:
+            self.close()
+            self._gathering = _Gathering([TablePart()])
+            frame, results = self._jobs.decode_rows(self._frame, task)
+            self._gathering.frames.append((frame, 0, len(results)))
+            for result in results:
+                if result.error is not None:
+                    raise result.error
+                if not self._gathering.takes(result):
+                    raise SchemaConflictError("the rows of partitions have columns whose types do not fit: cast them")
+                self._gathering.take(result)
+            self._task = task
+        return remote_changes(self._jobs, *self._gathering.part(0), order_by, limit=self._limit, kept=self._kept)
+
+    def repeated(self) -> Any:
+        """Hashes of keys that occur more than once in the rows."""
+        changes, total = self._gathering.part(0)
+        of_keys = ToBuckets(
+            total.row_type,
+            total.key,
+            changes.firsts(0),
+            changes.num_tasks(self._jobs.num_slots()),
+            0,
+            self._limit,
+            ("key",),
+        )
+        return self._jobs.repeated(changes, of_keys)
+
+    def close(self) -> None:
+        """Let Spark forget the rows."""
+        for frame, _, _ in self._gathering.frames:
+            forget(frame)
+        for frame in self._kept:
+            frame.unpersist()
 
 
 class SparkReading:
@@ -270,7 +309,7 @@ class SparkReading:
         """Yield the batches of pieces; return the position after them."""
         pieces, now, at = work.pieces, work.start, 0
         size = len(pieces) if all(t.known_types for t in self._config.tables) else 1
-        gathering = _Gathering.begin(self._config)
+        gathering = _Gathering([TablePart() for _ in self._config.tables])
         while at < len(pieces):
             chosen = dict(enumerate(pieces[at : at + size], at))
             frame, results = self._jobs.decode(chosen, self._task())
@@ -284,7 +323,7 @@ class SparkReading:
                     now = work.reached(now, gathering.results)
                     yield from self._batch(gathering, now, work)
                     # The frame may have been released with that batch: what follows is decoded again.
-                    gathering = _Gathering.begin(self._config)
+                    gathering = _Gathering([TablePart() for _ in self._config.tables])
                     first = at
                     break
                 gathering.take(result)
@@ -337,80 +376,24 @@ class SparkReading:
     def _batch(self, gathering: _Gathering, reached: Position, work: _Work) -> Iterator[SparkBatch]:
         """The batch of what was gathered; none if there is nothing to commit."""
         results, decided = gathering.results, self._config.decided
-        num_read = sum(result.num_read for result in results)
         frames = [frame for frame, _, _ in gathering.frames]
-        if not num_read and not work.has_moved(reached):
+        if not any(result.num_read for result in results) and not work.has_moved(reached):
             for frame in frames:
                 frame.unpersist()
             return
-        skipped: Counter[str] = Counter()
-        for result in results:
-            skipped.update(result.skipped)
-        after = replace(reached, decided=decided)
+        after, limit = replace(reached, decided=decided), self._feed.memory_limit_bytes // BATCH_SHARE
         yield SparkBatch(
             tables={
-                table.name: (self._changes(gathering, code, total, table.order_by, frames), frozenset(total.sent))
-                for code, (table, total) in enumerate(zip(self._config.tables, gathering.totals, strict=True))
+                table.name: (
+                    remote_changes(self._jobs, *gathering.part(code), table.order_by, limit=limit, kept=frames),
+                    frozenset(gathering.totals[code].sent),
+                )
+                for code, table in enumerate(self._config.tables)
             },
+            pieces=results,
             rejected=Rejected.concat(result.rejected for result in results),
-            num_read=num_read,
             position=after.to_json(),
-            skipped=skipped,
-            untaken=frozenset().union(*(result.untaken for result in results)),
-            looks_like=next((r.looks_like for r in reversed(results) if r.looks_like), None),
-            of_transactions=any(result.of_transactions for result in results),
             frames=frames,
-        )
-
-    def _changes(
-        self, gathering: _Gathering, code: int, total: TablePart, order_by: Any, kept: list[Any]
-    ) -> RemoteChanges | None:
-        """The changes of a table; adds to `kept` what Spark keeps of them in addition."""
-        if total.row_type is None:
-            return None
-        row_type, key = total.row_type, total.key
-        rows = {result.number: result.tables[code].num_rows for result in gathering.results}
-        changes = DecodedChanges(tuple(gathering.frames), code, {n: count for n, count in rows.items() if count})
-        limit = self._feed.memory_limit_bytes // BATCH_SHARE
-        is_ordered = order_by != POSITION
-        first_place, last_place = (min(total.places), max(total.places)) if is_ordered else (None, None)
-        if is_ordered:
-            bounds = range_bounds(total.places, len(changes.rows))
-            spread_places, sort = ToRanges(row_type, key, bounds), SortRanges(code, key, limit)
-            changes, total, frame = self._jobs.in_order(changes, spread_places, sort)
-            kept.append(frame)
-
-        def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
-            task = WriteLog(target, spec, row_type, key, changes.firsts(first), limit)
-            return self._jobs.write_log(changes, task)
-
-        def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
-            buckets = changes.num_tasks(self._jobs.num_slots())
-            spread = ToBuckets(row_type, key, changes.firsts(0), buckets, total.rows_to_truncate, limit)
-            task = FoldBuckets(
-                target=order.target,
-                spec=order.spec,
-                delete_spec=order.delete_spec,
-                live=order.live,
-                key=order.key,
-                trusts_inserts=order.trusts_inserts,
-                after_truncate=total.rows_to_truncate > 0,
-                limit_bytes=limit,
-            )
-            written = self._jobs.write_mirror(changes, spread, task)
-            return written.files, written.num_missed
-
-        return RemoteChanges(
-            num_rows=total.num_rows,
-            schema=change_schema(row_type, key, is_ordered=is_ordered),
-            counts=total.counts,
-            truncates=total.rows_to_truncate > 0,
-            first_place=first_place,
-            last_place=last_place,
-            why_local=_why_local(total),
-            write_log=write_log,
-            write_mirror=write_mirror,
-            tables=lambda: self._jobs.fetched(changes, row_type, key),
         )
 
     def _pieces(self, files: Sequence[tuple[ListedFile, ReadFile]]) -> list[Piece]:
@@ -470,16 +453,3 @@ def piece_bytes(total: int, batch_bytes: int, num_slots: int) -> int:
     """Size of the pieces of files of `total` bytes, for a cluster that runs `num_slots` tasks at once."""
     fair = total // (PIECES_PER_SLOT * num_slots)
     return max(batch_bytes, min(PIECE_BATCHES * batch_bytes, fair), total // MAX_PIECES)
-
-
-def range_bounds(places: Sequence[str], most: int) -> tuple[str, ...]:
-    """The first places of all ranges but the first, which hold about as many of these places each: at most `most` ranges."""
-    ordered = sorted(places)
-    chosen = {ordered[len(ordered) * number // most] for number in range(1, most)}
-    return tuple(sorted(chosen - {ordered[0]}))
-
-
-def _why_local(total: TablePart) -> str | None:
-    if total.lacks_values:
-        return "some changes lack values, which are in the rows of the mirror"
-    return "some changes give a row another key" if total.moves_rows else None

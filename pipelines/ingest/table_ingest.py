@@ -93,7 +93,7 @@ class PendingChanges:
         row_type = batch.row_type if self.row_type is None else widened(self.row_type, batch.row_type)
         self._is_uniform &= self.row_type is None or row_type == self.row_type == batch.row_type
         self.row_type, self.key = row_type, batch.key
-        if ORDER in batch.table.column_names:
+        if batch.num_rows and ORDER in batch.table.column_names:
             self._order_reached = batch.table.column(ORDER)[-1].as_py()
         self.counts.update(batch.counts)
         self.run.append(batch.table)

@@ -30,7 +30,6 @@ from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, pla
 from nevermore.pipelines.publish.query import PublishedQuery, arguments
 from nevermore.pipelines.publish.state import Base, PublishedState, SourceState
 from nevermore.pipelines.publish.writer import iceberg_columns, partition_field, require_columns
-from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     Changes,
@@ -44,7 +43,7 @@ from nevermore.scan_core import (
     open_table,
 )
 from nevermore.scan_core.parts import file_changes
-from nevermore.scan_core.spark import DIALECT, quoted_name
+from nevermore.scan_core.spark import DIALECT, SPARK_FAILURES, quoted_name, spark_message
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table

@@ -32,14 +32,15 @@ from nevermore.pipelines.publish.task import (
     total_report,
     write_numbered,
 )
-from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 from nevermore.scan_core import NestedField, OptionError, PrimitiveType, Scan, Type, pack_splits
 from nevermore.scan_core.spark import (
+    SPARK_FAILURES,
     arrow_schema_of,
     fair_split_bytes,
     parallelism_of,
     quoted_name,
     require_names_apart,
+    spark_message,
     spark_schema,
 )
 

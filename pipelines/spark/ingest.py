@@ -6,7 +6,6 @@ neither pyspark nor what only the driver needs.
 """
 
 import pickle
-from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -14,25 +13,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
 from itertools import chain, groupby
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_log import ORDINAL
-from nevermore.pipelines.changes.change_run import ChangeRun, hash_codes, parts_by_key
+from nevermore.pipelines.changes.change_log import ORDINAL, FoldOrder, RemoteChanges
+from nevermore.pipelines.changes.change_run import ChangeRun, gathered, hash_codes, key_hashes, parts_by_key, repeated
 from nevermore.pipelines.changes.keys import same_rows
 from nevermore.pipelines.config.sources import KafkaSource
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, in_row_type
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema, in_row_type
 from nevermore.pipelines.decode.column_types import widened
-from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
+from nevermore.pipelines.decode.feed import ORDER, POSITION, Decided, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
 from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.row_shape import conform, single_array
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
-from nevermore.pipelines.mirrors.delete_scope import LiveKeys
 from nevermore.pipelines.mirrors.fold import fold, squash
 from nevermore.pipelines.sources.file_documents import FilePiece
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile
@@ -42,23 +41,22 @@ from nevermore.pipelines.sources.file_reader import whole_lines
 from nevermore.pipelines.sources.files import Gathered, gather, read_pieces
 from nevermore.pipelines.sources.kafka import KafkaTopics, OffsetRange, Partition
 from nevermore.pipelines.spark.jobs import (
-    REPORT,
     ROWS,
     SparkJobs,
     begin_task,
+    failing,
     packed_table,
     row_of,
     unpacked_table,
     values_of,
 )
 from nevermore.scan_core import PartitionSpec
+from nevermore.scan_core.io import parse_location
 
 _RESULT = -1
 """Instead of the number of a table: the row holds the `PieceResult`."""
 _FOLDED = ("op", "key", "after", "unchanged")
 """Columns of changes that `fold` reads."""
-_SAMPLED_ROWS = 16_384
-"""With `order_by`, one of so many places of a batch is reported, from which the driver chooses ranges."""
 PIECES_PER_TASK = 2
 """Decoded pieces that a task passes over, as it takes a fraction of what decoding takes, unless slots would be idle."""
 
@@ -94,7 +92,7 @@ class TablePart:
         rows_to_truncate: number of changes up to the last truncate, inclusive.
         moves_rows: whether a change of a key follows that truncate.
         lacks_values: whether a change does not have all values of its row.
-        places: with `order_by`, some of the places of the changes, at least the first and the last of each batch.
+        places: with `order_by`, the first and the last place of each batch.
     """
 
     num_rows: int = 0
@@ -134,9 +132,7 @@ class TablePart:
         self.lacks_values |= bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
         self.moves_rows |= _moves(rows, batch.key)
         if ORDER in batch.table.column_names:
-            places = batch.table.column(ORDER)
-            sampled = np.unique(np.r_[np.arange(0, len(places), _SAMPLED_ROWS), len(places) - 1])
-            self.places += places.take(pa.array(sampled)).to_pylist()
+            self.places += [batch.table.column(ORDER)[place].as_py() for place in (0, -1)]
 
     def then(self, part: "TablePart") -> None:
         """Add what follows, whose columns and key fit."""
@@ -309,6 +305,43 @@ class DecodePieces:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Decodes the partitions of a DataFrame, each as a piece; pickled to the workers.
+
+    Attributes:
+        changes: makes changes of the rows of a partition, whose number it gets.
+        most_bytes: rows that are decoded together.
+    """
+
+    changes: Callable[[Iterable[pa.Table], int], Iterable[ChangeBatch]]
+    most_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of `batches`, and the result of the partition."""
+        from pyspark import TaskContext  # which every worker has imported
+
+        begin_task()
+        number, place = TaskContext.get().partitionId(), 0
+        result = PieceResult(number, [TablePart()], Decided())
+        try:
+            rows = map(pa.Table.from_batches, zip(batches, strict=False))
+            for place, batch in enumerate(self.changes(gathered(rows, self.most_bytes), number)):
+                result.tables[0].add(batch)
+                yield row_of(number, place, 0, packed_table(batch.table))
+        except PipelineError as error:
+            result.error = error
+        yield row_of(number, place, _RESULT, pickle.dumps(result))
+
+
+def repeated_hashes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Task: yield the hashes of keys that occur more than once in buckets of changes."""
+    begin_task()
+    keys = [_keys(unpacked_table(data)) for (data,) in values_of(batches, "data")]
+    if keys:
+        yield row_of(0, 0, 0, repeated(np.concatenate([*map(key_hashes, keys)])).tobytes())
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLog:
     """Writes the changes of pieces to files of the change log; pickled to the workers.
 
@@ -342,7 +375,7 @@ class WriteLog:
                 held = []
         if held:
             written.files += write_rows(pa.concat_tables(held), self.target, self.spec)
-        yield written.batch()
+        yield row_of(0, 0, 0, pickle.dumps(written))
 
 
 def numbered(
@@ -378,10 +411,6 @@ class Written:
     num_changes: int = 0
     num_missed: int = 0
 
-    def batch(self) -> pa.RecordBatch:
-        """As a batch, in the form in which a task yields it."""
-        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], names=["data"])
-
 
 @dataclass(frozen=True, slots=True)
 class ToBuckets:
@@ -396,13 +425,14 @@ class ToBuckets:
     num_buckets: int
     first: int
     most_bytes: int
+    columns: Sequence[str] = _FOLDED
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the changes of `batches` by bucket, many at a time, as every row of Spark repeats their schema."""
         begin_task()
         held: list[pa.Table] = []
         at = (-1, -1)
-        for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts, _FOLDED):
+        for (piece, place), ordinal, changes in numbered(batches, self.row_type, self.key, self.firsts, self.columns):
             if held and (piece != at[0] or sum(table.nbytes for table in held) >= self.most_bytes):
                 yield from self._by_bucket(*at, pa.concat_tables(held))
                 held = []
@@ -422,27 +452,17 @@ class ToBuckets:
             yield row_of(piece, place, number, packed_table(own))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FoldBuckets:
     """Folds the changes of each bucket, and writes data files and delete files; pickled to the workers.
 
     Attributes:
-        target: schema and place of the files.
-        spec: partition spec of data files.
-        delete_spec: partition spec of deletes; None if the table has no rows to delete.
-        live: facts about the table's live files.
-        key: key columns.
-        trusts_inserts: whether the key of an insert is known not to be in the table.
+        order: how they become files.
         after_truncate: whether the table is emptied before the changes.
         limit_bytes: changes that are held in memory.
     """
 
-    target: WriteTarget
-    spec: PartitionSpec
-    delete_spec: PartitionSpec | None
-    live: LiveKeys
-    key: tuple[str, ...]
-    trusts_inserts: bool
+    order: FoldOrder
     after_truncate: bool
     limit_bytes: int
 
@@ -450,7 +470,8 @@ class FoldBuckets:
         """Return a report of the files of the buckets in `batches`, which are sorted by bucket, piece and place."""
         begin_task()
         rows = groupby(values_of(batches, "number", "data"), key=lambda row: row[0])
-        yield self.written((unpacked_table(data) for _, data in bucket) for _, bucket in rows).batch()
+        written = self.written((unpacked_table(data) for _, data in bucket) for _, bucket in rows)
+        yield row_of(0, 0, 0, pickle.dumps(written))
 
     def written(self, buckets: Iterable[Iterable[pa.Table]]) -> Written:
         """Write the files of buckets of changes."""
@@ -458,7 +479,7 @@ class FoldBuckets:
         for bucket in buckets:
             with closing(ChangeRun.of(bucket, self.limit_bytes)) as run:
                 written.num_changes += run.num_rows
-                for part in parts_by_key(run, self.key, self.limit_bytes, partial(squash, key=self.key)):
+                for part in parts_by_key(run, self.order.key, self.limit_bytes, partial(squash, key=self.order.key)):
                     deletes.append(self._fold(part.changes, written))
             if sum(held.nbytes for held in deletes) > self.limit_bytes:
                 self._write(deletes, written)
@@ -468,83 +489,57 @@ class FoldBuckets:
 
     def _fold(self, changes: pa.Table, written: Written) -> pa.Table:
         """Write the rows of changes; return the keys to delete."""
-        key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
-        folded = fold(changes, self.key, after_truncate=self.after_truncate)
+        order, key_ids = self.order, self._key_ids
+        folded = fold(changes, order.key, after_truncate=self.after_truncate)
         if folded.needs_lookup is not None or folded.unresolved.num_rows:
             raise RuntimeError("changes that lack values of their rows are not folded in tasks")
         written.num_missed += folded.num_missed
-        written.files += write_rows(folded.upserts, self.target, self.spec, key_ids=key_ids)
-        keys = conform(folded.deletes, self.target.schema.select(key_ids))
+        written.files += write_rows(folded.upserts, order.target, order.spec, key_ids=key_ids)
+        keys = conform(folded.deletes, order.target.schema.select(key_ids))
         if self.after_truncate:
             return keys.slice(0, 0)
-        wanted = self.live.may_hold(keys)
+        wanted = order.live.may_hold(keys)
         written.num_missed += int((folded.delete_removes & ~wanted).sum())
-        if self.trusts_inserts:
+        if order.trusts_inserts:
             wanted &= ~folded.delete_is_insert
         return keys.filter(pa.array(wanted))
 
     def _write(self, deletes: Sequence[pa.Table], written: Written) -> None:
         keys = pa.concat_tables(deletes) if deletes else None
-        if keys is not None and keys.num_rows and self.delete_spec is not None:
-            key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
-            written.files += write_deletes(keys, self.target, self.delete_spec, key_ids)
+        if keys is not None and keys.num_rows and (spec := self.order.delete_spec) is not None:
+            written.files += write_deletes(keys, self.order.target, spec, self._key_ids)
+
+    @property
+    def _key_ids(self) -> tuple[int, ...]:
+        return tuple(self.order.target.schema.find(name).field_id for name in self.order.key)
 
 
 @dataclass(frozen=True, slots=True)
-class ToRanges:
-    """Distributes changes to ranges of their places in the order of `order_by`; pickled to the workers.
-
-    Attributes:
-        row_type: columns of all rows.
-        key: key columns.
-        bounds: the first place of each range but the first.
-    """
-
-    row_type: pa.StructType
-    key: tuple[str, ...]
-    bounds: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of `batches` by range. Those of a batch are in order."""
-        begin_task()
-        for piece, place, data in values_of(batches, "piece", "place", "data"):
-            changes = unpacked_table(data)
-            own = ChangeBatch(changes, changes.schema.field("after").type, self.key).in_row_type(self.row_type).table
-            places = single_array(own.column(ORDER))
-            first, last = places[0].as_py(), places[-1].as_py()
-            numbers = range(bisect_right(self.bounds, first), bisect_right(self.bounds, last) + 1)
-            rows = range(own.num_rows)
-            cuts = [bisect_left(rows, self.bounds[n], key=lambda row: places[row].as_py()) for n in numbers[:-1]]
-            for number, start, stop in zip(numbers, [0, *cuts], [*cuts, own.num_rows], strict=True):
-                if stop > start:
-                    yield row_of(piece, place, number, packed_table(own.slice(start, stop - start)))
-
-
-@dataclass(frozen=True, slots=True)
-class SortRanges:
-    """Sorts the changes of ranges; pickled to the workers. What it yields has the form of decoded pieces.
+class SortChanges:
+    """Sorts the changes of a table in the order of `order_by`, in one task; what it yields has the form of a decoded piece.
 
     Attributes:
         code: number of the table in the feed.
+        row_type: columns of all rows.
         key: key columns.
         limit_bytes: changes that are held in memory.
     """
 
     code: int
+    row_type: pa.StructType
     key: tuple[str, ...]
     limit_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of each range in order, and a `TablePart` for it; `batches` are sorted by range, piece, place."""
+        """Yield the changes in order, and a `TablePart` for them; `batches` are sorted by piece and place."""
         begin_task()
-        rows = values_of(batches, "number", "data")
-        for number, given in groupby(rows, key=lambda row: row[0]):
-            part = TablePart()
-            with closing(ChangeRun.of((unpacked_table(data) for _, data in given), self.limit_bytes)) as run:
-                for place, changes in enumerate(_sorted_by_place(run, self.limit_bytes)):
-                    part.add(ChangeBatch(changes, changes.schema.field("after").type, self.key))
-                    yield row_of(number, place, self.code, packed_table(changes))
-            yield row_of(number, 0, _RESULT, pickle.dumps(part))
+        part = TablePart()
+        given = (in_row_type(unpacked_table(data), self.row_type, self.key) for (data,) in values_of(batches, "data"))
+        with closing(ChangeRun.of(given, self.limit_bytes)) as run:
+            for place, changes in enumerate(_sorted_by_place(run, self.limit_bytes)):
+                part.add(ChangeBatch(changes, self.row_type, self.key))
+                yield row_of(0, place, self.code, packed_table(changes))
+        yield row_of(0, 0, _RESULT, pickle.dumps(part))
 
 
 def _sorted_by_place(run: ChangeRun, limit_bytes: int) -> Iterator[pa.Table]:
@@ -573,8 +568,7 @@ def run_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Task: call pickled functions, several in each row; return their results."""
     begin_task()
     for number, packed in values_of(batches, "number", "packed"):
-        tasks = pickle.loads(packed)  # noqa: S301 - of our own driver
-        yield row_of(number, 0, 0, pickle.dumps([task() for task in tasks]))
+        yield row_of(number, 0, 0, pickle.dumps([task() for task in pickle.loads(packed)]))  # noqa: S301 - of our own driver
 
 
 def lines_or_error(
@@ -585,6 +579,20 @@ def lines_or_error(
         return whole_lines(file, start, stop, filesystem)
     except SourceError as error:
         return error
+
+
+def check_found(paths: Iterable[str]) -> None:
+    """Refuse files of tasks that are on another machine.
+
+    Raises:
+        SourceError: one is a local file that does not exist here.
+    """
+    for path in paths:
+        if (place := parse_location(path)).is_local and not Path(place.path).exists():
+            raise SourceError(
+                f"a task has written {path} on another machine: let the warehouse be an object store, or a folder that all "
+                "machines share; nothing was committed"
+            )
 
 
 def _check_number(found: int, decoded: int) -> None:
@@ -641,29 +649,43 @@ class IngestJobs(SparkJobs):
         frame = self.spread({number: pickle.dumps(piece) for number, piece in pieces.items()})
         with self.for_few_rows():  # what is kept is planned now
             decoded = frame.mapInArrow(task, ROWS).persist()
-        rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
-        results = [pickle.loads(bytes(row["data"])) for row in rows]  # noqa: S301 - of our own tasks
-        return decoded, sorted(results, key=lambda result: result.number)
+        return decoded, self._results(decoded)
 
-    def in_order(
-        self, changes: "DecodedChanges", spread: ToRanges, task: SortRanges
-    ) -> tuple["DecodedChanges", TablePart, Any]:
+    def decode_rows(self, frame: Any, task: DecodeRows) -> tuple[Any, list[PieceResult]]:
+        """As `decode`. Rows are computed once: if an executor is lost, the jobs fail, as a DataFrame may give other rows then."""
+        from nevermore.scan_core.spark import equip
+
+        equip(self.session)
+        with failing():
+            decoded = frame.mapInArrow(task, ROWS).localCheckpoint()
+        return decoded, self._results(decoded)
+
+    def _results(self, decoded: Any) -> list[PieceResult]:
+        rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
+        results = (pickle.loads(bytes(row["data"])) for row in rows)  # noqa: S301 - of our own tasks
+        return sorted(results, key=lambda result: result.number)
+
+    def repeated(self, changes: "DecodedChanges", spread: ToBuckets) -> Any:
+        """Hashes of keys that occur more than once.
+
+        Raises:
+            SourceError: as `write_log`.
+        """
+        hashes = self._bucketed(changes, spread).mapInArrow(repeated_hashes, ROWS)
+        return np.frombuffer(b"".join(bytes(row["data"]) for row in self.collected(hashes)), np.uint64)
+
+    def in_order(self, changes: "DecodedChanges", task: SortChanges) -> tuple["DecodedChanges", TablePart, Any]:
         """(changes in the order of their places; what they contribute; what Spark keeps of them until `unpersist`).
 
         Raises:
             SourceError: as `write_log`.
         """
-        ranges = changes.frame().mapInArrow(spread, ROWS).repartition(len(spread.bounds) + 1, "number")
         with self.for_few_rows():
-            ordered = ranges.sortWithinPartitions("number", "piece", "place").mapInArrow(task, ROWS).persist()
-        found = self.collected(ordered.where(f"number = {_RESULT}").select("piece", "data"))
-        parts = {row["piece"]: pickle.loads(bytes(row["data"])) for row in found}  # noqa: S301 - of our own tasks
-        total = TablePart()
-        for number in sorted(parts):
-            total.then(parts[number])
+            ordered = changes.frame(1).sortWithinPartitions("piece", "place").mapInArrow(task, ROWS).persist()
+        (row,) = self.collected(ordered.where(f"number = {_RESULT}").select("data"))
+        total: TablePart = pickle.loads(bytes(row["data"]))  # noqa: S301 - of our own task
         _check_number(total.num_rows, changes.num_rows)
-        rows = {number: part.num_rows for number, part in parts.items()}
-        return DecodedChanges([(ordered, 0, len(spread.bounds))], changes.code, rows), total, ordered
+        return DecodedChanges([(ordered, 0, 0)], changes.code, {0: total.num_rows}), total, ordered
 
     def fetched(self, changes: "DecodedChanges", row_type: pa.StructType, key: tuple[str, ...]) -> Iterator[pa.Table]:
         """The changes in order, for this process.
@@ -684,28 +706,34 @@ class IngestJobs(SparkJobs):
         Raises:
             SourceError: the job failed, or a file has changed since it was read.
         """
-        return self._written(self._passed(changes, task, REPORT), changes.num_rows).files
+        return self._written(self._passed(changes, task), changes.num_rows).files
 
-    def write_mirror(self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets) -> Written:
+    def write_mirror(
+        self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets
+    ) -> tuple[list[WrittenFile], int]:
         """Write the files of a mirror.
 
         Raises:
             SourceError: as `write_log`.
         """
         left = changes.num_rows - max(0, spread.first - min(spread.firsts.values()))
-        buckets = self._passed(changes, spread, ROWS).repartition(spread.num_buckets, "number")
-        ordered = buckets.sortWithinPartitions("number", "piece", "place")
-        return self._written(ordered.mapInArrow(task, REPORT), left)
+        ordered = self._bucketed(changes, spread).sortWithinPartitions("number", "piece", "place")
+        written = self._written(ordered.mapInArrow(task, ROWS), left)
+        return written.files, written.num_missed
 
-    def _passed(self, changes: "DecodedChanges", task: Any, schema: str) -> Any:
+    def _bucketed(self, changes: "DecodedChanges", spread: ToBuckets) -> Any:
+        return self._passed(changes, spread).repartition(spread.num_buckets, "number")
+
+    def _passed(self, changes: "DecodedChanges", task: Any) -> Any:
         """What a task makes of the changes."""
-        return changes.frame(changes.num_tasks(self.num_slots())).mapInArrow(task, schema)
+        return changes.frame(changes.num_tasks(self.num_slots())).mapInArrow(task, ROWS)
 
     def _written(self, frame: Any, num_changes: int) -> Written:
         parts = [pickle.loads(bytes(row["data"])) for row in self.collected(frame)]  # noqa: S301 - of our own tasks
-        files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
+        files = [file for part in parts for file in part.files]
         total = Written(files, sum(p.num_changes for p in parts), sum(p.num_missed for p in parts))
         _check_number(total.num_changes, num_changes)
+        check_found(file.path for file in files)
         return total
 
 
@@ -744,3 +772,45 @@ class DecodedChanges:
         union: Callable[[Any, Any], Any] = lambda one, other: one.union(other)  # noqa: E731 - a method of either engine
         whole = reduce(union, chosen)
         return whole if num_tasks is None else whole.coalesce(num_tasks)
+
+
+def remote_changes(
+    jobs: IngestJobs, changes: DecodedChanges, total: TablePart, order_by: Any, *, limit: int, kept: list[Any]
+) -> RemoteChanges | None:
+    """The changes of a table, that contribute `total`; adds to `kept` what Spark keeps of them in addition."""
+    if total.row_type is None:
+        return None
+    row_type, key = total.row_type, total.key
+    is_ordered = order_by != POSITION
+    if is_ordered:
+        changes, total, frame = jobs.in_order(changes, SortChanges(changes.code, row_type, key, limit))
+        kept.append(frame)
+
+    def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
+        task = WriteLog(target, spec, row_type, key, changes.firsts(first), limit)
+        return jobs.write_log(changes, task)
+
+    def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
+        spread = ToBuckets(
+            row_type, key, changes.firsts(0), changes.num_tasks(jobs.num_slots()), total.rows_to_truncate, limit
+        )
+        return jobs.write_mirror(changes, spread, FoldBuckets(order, total.rows_to_truncate > 0, limit))
+
+    return RemoteChanges(
+        num_rows=total.num_rows,
+        schema=change_schema(row_type, key, is_ordered=is_ordered),
+        counts=total.counts,
+        truncates=total.rows_to_truncate > 0,
+        first_place=min(total.places, default=None),
+        last_place=max(total.places, default=None),
+        why_local=_why_local(total),
+        write_log=write_log,
+        write_mirror=write_mirror,
+        tables=lambda: jobs.fetched(changes, row_type, key),
+    )
+
+
+def _why_local(total: TablePart) -> str | None:
+    if total.lacks_values:
+        return "some changes lack values, which are in the rows of the mirror"
+    return "some changes give a row another key" if total.moves_rows else None

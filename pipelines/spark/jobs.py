@@ -5,7 +5,7 @@ result, so no commit contains it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from nevermore.pipelines.errors import SourceError
 ROWS = "piece int, place int, number int, data binary"
 """Rows between tasks: a piece of the work, the place of the data in it, a table or a bucket, and the data."""
 _ROW_SCHEMA = pa.schema([("piece", pa.int32()), ("place", pa.int32()), ("number", pa.int32()), ("data", pa.binary())])
-REPORT = "data binary"
-"""Rows of results alone."""
 FOR_FEW_ROWS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
     "spark.sql.adaptive.enabled": "false",
@@ -50,14 +48,8 @@ class SparkJobs:
         Raises:
             SourceError: the job failed.
         """
-        from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
-
-        try:
-            with self.for_few_rows():
-                rows: list[Any] = frame.collect()
-        except SPARK_FAILURES as error:
-            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
-        return rows
+        with failing(), self.for_few_rows():
+            return list(frame.collect())
 
     def streamed(self, frame: Any) -> Iterator[Any]:
         """The rows of a frame, a partition at a time.
@@ -65,26 +57,32 @@ class SparkJobs:
         Raises:
             SourceError: the job failed.
         """
-        from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
+        with failing(), self.for_few_rows():
+            yield from frame.toLocalIterator()
 
-        try:
-            with self.for_few_rows():
-                yield from frame.toLocalIterator()
-        except SPARK_FAILURES as error:
-            raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
-
-    @contextmanager
-    def for_few_rows(self) -> Iterator[None]:
+    def for_few_rows(self) -> AbstractContextManager[None]:
         """A context in which Spark plans and runs frames with `FOR_FEW_ROWS`."""
-        conf = self.session.conf
-        before = {name: conf.get(name, None) for name in FOR_FEW_ROWS}
-        for name, value in FOR_FEW_ROWS.items():
-            conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                conf.unset(name) if value is None else conf.set(name, value)
+        from nevermore.scan_core.spark import configured
+
+        return configured(self.session, FOR_FEW_ROWS)
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Raise what Spark says of a failed job as a SourceError."""
+    from nevermore.scan_core.spark import SPARK_FAILURES, spark_message
+
+    try:
+        yield
+    except SPARK_FAILURES as error:
+        raise SourceError(f"the Spark job failed: {spark_message(error)}") from error
+
+
+def forget(checkpointed: Any) -> None:
+    """Let Spark forget a frame of `localCheckpoint`, which otherwise waits for a garbage collection of the driver."""
+    if hasattr(checkpointed, "_jdf"):  # a Connect server forgets it with this object
+        rdd = checkpointed._jdf.queryExecution().logical().rdd()  # noqa: SLF001 - no public way
+        rdd.sparkContext().unpersistRDD(rdd.id(), False)  # `unpersist` would log a warning for each
 
 
 def begin_task() -> None:

@@ -3,17 +3,12 @@
 This module imports pyspark. The code for the workers is packed in `package.py`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import accumulate, groupby
 from typing import Any
 
-import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import spark_partition_id
 
 from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig, sql_names, view_names
 from nevermore.pipelines.errors import ConfigError
@@ -33,37 +28,6 @@ from nevermore.scan_core.spark import (
     spark_session,
     sql,
 )
-
-SPARK_FAILURES = (PySparkException, Py4JError)
-"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
-ROWS_AT_A_TIME = 1_000_000
-"""Rows of a DataFrame that are collected together, unless a partition has more: each time costs a job."""
-_AWAITED = "Exception thrown in awaitResult"
-_OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
-
-
-def spark_message(error: Exception) -> str:
-    """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
-    while _AWAITED in str(error).partition("\n")[0] and isinstance(cause := getattr(error, "_cause", None), Exception):
-        error = cause  # which another thread met while it collected rows
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, Py4JError):  # the first line only names the method that was called
-        lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
-        if _AWAITED in lines[0]:
-            causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-            lines = [_without_class(line) for line in causes] or lines
-    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
-
-
-def _without_class(line: str) -> str:
-    """Strip the exception class from `org.apache.spark.SparkException: [X] ...`."""
-    name, separator, rest = line.partition(": ")
-    return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
-
-
-def _is_python_error(line: str) -> bool:
-    name, _, rest = line.partition(":")
-    return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
 def project_session(spark: SparkConfig) -> Any:
@@ -208,18 +172,3 @@ def query_tables(
                 raise ConfigError(f"table {table} does not exist yet: nevermore {made} creates it")
             tables[name] = open_table(found, options=config.scan_options)
     return sql(spark, text, tables, args=args, reader=reader)
-
-
-def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows in order. Tasks compute all of them; consecutive partitions come to this process, some at a time."""
-    kept = frame.persist()
-    try:
-        counts = kept.select(spark_partition_id().alias("number")).groupBy("number").count().orderBy("number").collect()
-        ends = accumulate(row["count"] for row in counts)
-        numbered = zip((row["number"] for row in counts), ends, strict=True)
-        for _, together in groupby(numbered, key=lambda part: part[1] // ROWS_AT_A_TIME):
-            numbers = [number for number, _ in together]
-            part = kept.where(spark_partition_id().between(numbers[0], numbers[-1]))
-            yield from part.toArrow().to_batches()
-    finally:
-        kept.unpersist()

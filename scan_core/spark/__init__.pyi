@@ -26,7 +26,10 @@ from nevermore.scan_core.spark.reader_choice import Reader as Reader
 from nevermore.scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
 from nevermore.scan_core.spark.reader_choice import require_session as require_session
 from nevermore.scan_core.spark.reports import TaskReports as TaskReports
+from nevermore.scan_core.spark.session import SPARK_FAILURES as SPARK_FAILURES
+from nevermore.scan_core.spark.session import configured as configured
 from nevermore.scan_core.spark.session import planning as planning
+from nevermore.scan_core.spark.session import spark_message as spark_message
 from nevermore.scan_core.spark.session import spark_session as spark_session
 from nevermore.scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
 from nevermore.scan_core.spark.source import fair_split_bytes as fair_split_bytes

@@ -6,6 +6,7 @@ bytes.
 
 import hashlib
 import json
+import os
 import re
 import sys
 import sysconfig
@@ -98,7 +99,10 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     Raises:
         OptionError: the workers cannot run this code.
     """
-    is_here = hasattr(session, "_jsparkSession") and is_local(session.sparkContext.master)
+    is_classic = hasattr(session, "_jsparkSession")  # Connect has none
+    is_here = is_classic and is_local(session.sparkContext.master)
+    if is_here:  # Spark would take any `python3` of the path
+        session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if session in _equipped or (is_here and not archives):
         return
     sent = ""
@@ -106,7 +110,7 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
         if archives is None:
             archives = [build_package(temporary_folder() / "package").path]
         for file in map(str, archives):
-            if hasattr(session, "_jsparkSession"):  # Connect has none
+            if is_classic:
                 session.sparkContext.addPyFile(file)
             else:
                 session.addArtifacts(file, pyfile=True)

@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -94,6 +93,11 @@ LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 DEFAULT_EXECUTOR_MIB = 1024
 """Spark's default: a local cluster with smaller workers only starts if executors request less memory too."""
 
+SPARK_FAILURES = (PySparkException, Py4JError)
+"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
+_AWAITED = "Exception thrown in awaitResult"
+_OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
+
 _log = logging.getLogger(__name__)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PYTHON = "spark.pyspark.python"
@@ -110,58 +114,11 @@ _UNION_RULES = tuple(
 """They compute columns below a union; the second where one union is in another."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """A setting that has another value as long as a block of `planning` needs that.
-
-    Attributes:
-        before: the value before the first of these blocks; None if it had none.
-        number: how many of them there are.
-    """
-
-    before: str | None
-    number: int = 0
-
-
-@dataclass(slots=True)
-class _Blocks:
-    """The blocks of `planning` that threads are in.
-
-    Attributes:
-        held: the settings that they have changed, by name.
-    """
-
-    held: dict[str, _Held] = field(default_factory=dict)
-
-    def hold(self, session: SparkSession, name: str) -> None:
-        """Change a setting, unless another block has done so already."""
-        if name not in self.held:
-            before = session.conf.get(name, None)
-            value = "false"
-            if name == _EXCLUDED_RULES:
-                value = ",".join(filter(None, (before, *_UNION_RULES)))
-            session.conf.set(name, value)
-            self.held[name] = _Held(before)
-        self.held[name].number += 1
-
-    def release(self, session: SparkSession, name: str) -> None:
-        """Give a setting back its value, unless another block still needs the other one."""
-        held = self.held[name]
-        held.number -= 1
-        if held.number:
-            return
-        del self.held[name]
-        with suppress(Py4JError, PySparkException, OSError):  # a session that was lost keeps nothing
-            if held.before is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, held.before)
-
-
-_planning_lock, _starting_lock = Lock(), Lock()
+_settings_lock, _starting_lock = Lock(), Lock()
 _MODULES, _FIRST_LINES = b"WARNING: Using incubator modules", 8
 """What Java writes as it starts, after a line or two about its options."""
-_planned: "WeakKeyDictionary[SparkSession, _Blocks]" = WeakKeyDictionary()
+_held: "WeakKeyDictionary[SparkSession, dict[str, tuple[str | None, int]]]" = WeakKeyDictionary()
+"""By name of a setting that blocks of `configured` have changed: its value before the first of them, and their number."""
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -247,8 +204,8 @@ def spark_session(
             f"Spark cannot run at {remote or master} in this process: {error}; stop the session that runs, or begin "
             "another process"
         ) from error
-    except (Py4JError, PySparkException) as error:
-        raise OptionError(f"Spark does not start at {remote or master}: {_first_line(error)}") from error
+    except SPARK_FAILURES as error:
+        raise OptionError(f"Spark does not start at {remote or master}: {spark_message(error)}") from error
     return session
 
 
@@ -284,40 +241,67 @@ def _write(file: int, part: bytes) -> None:
 
 
 @contextmanager
-def planning(session: SparkSession, query: exp.Query) -> Iterator[None]:
+def configured(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """A context in which a session has other settings; they are given back when the last such block of any thread ends."""
+    with _settings_lock:
+        held = _held.setdefault(session, {})
+        for name, value in settings.items():
+            before, number = held.get(name) or (session.conf.get(name, None), 0)
+            if not number:
+                session.conf.set(name, value)
+            held[name] = before, number + 1
+    try:
+        yield
+    finally:
+        with _settings_lock:
+            for name in settings:
+                before, number = held.pop(name)
+                if number > 1:
+                    held[name] = before, number - 1
+                    continue
+                with suppress(*SPARK_FAILURES, OSError):  # a session that was lost keeps nothing
+                    session.conf.unset(name) if before is None else session.conf.set(name, before)
+
+
+def planning(session: SparkSession, query: exp.Query) -> AbstractContextManager[None]:
     """A context in which Spark can plan `query` over any frames; without it, bugs of Spark may make planning fail.
 
     While it is open, the session plans other queries in the same way: not wrong, but perhaps with fewer conditions pushed
     down. Then each setting has the value that it had before.
     """
-    needed = [_EXCLUDED_RULES] if computes_by_queries(query) else []
-    needed += [_CONSTRAINTS] if computes_in_unions(query) else []
-    held: list[str] = []
-    with _planning_lock:
-        blocks = _planned.setdefault(session, _Blocks())
-    try:
-        for name in needed:
-            with _planning_lock:
-                blocks.hold(session, name)
-                held.append(name)
-        yield
-    finally:
-        with _planning_lock:
-            for name in held:
-                blocks.release(session, name)
+    needed = {_CONSTRAINTS: "false"} if computes_in_unions(query) else {}
+    if computes_by_queries(query):
+        needed[_EXCLUDED_RULES] = ",".join(filter(None, (session.conf.get(_EXCLUDED_RULES, None), *_UNION_RULES)))
+    return configured(session, needed)
 
 
 def _stop(session: SparkSession) -> None:
-    with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone
+    with suppress(*SPARK_FAILURES, OSError):  # the JVM may be gone
         session.stop()
 
 
-def _first_line(error: Exception) -> str:
-    """The useful line of a Java exception: its root cause, or its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred"
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return [lines[0], *thrown[:1], *causes][-1]
+def spark_message(error: Exception) -> str:
+    """The relevant part of Spark's message: for a failed Python task, the error of the task itself."""
+    while _AWAITED in str(error).partition("\n")[0] and isinstance(cause := getattr(error, "_cause", None), Exception):
+        error = cause  # which another thread met while it collected rows
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, Py4JError):  # the first line only names the method that was called
+        lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
+        if _AWAITED in lines[0]:
+            causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+            lines = [_without_class(line) for line in causes] or lines
+    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
+
+
+def _without_class(line: str) -> str:
+    """Strip the exception class from `org.apache.spark.SparkException: [X] ...`."""
+    name, separator, rest = line.partition(": ")
+    return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
+
+
+def _is_python_error(line: str) -> bool:
+    name, _, rest = line.partition(":")
+    return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:

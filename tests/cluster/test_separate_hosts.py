@@ -13,13 +13,13 @@ from tests.cluster.standalone import StandaloneCluster
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def _may_unshare() -> bool:
+def may_unshare() -> bool:
     """Whether a process of this user may have file systems of its own."""
     program = shutil.which("unshare")
     return program is not None and subprocess.run([program, "--mount", "true"], check=False).returncode == 0
 
 
-@pytest.mark.skipif(not _may_unshare(), reason="needs the right to mount file systems")
+@pytest.mark.skipif(not may_unshare(), reason="needs the right to mount file systems")
 def test_reports_are_fetched_from_folders_of_the_workers_hosts(
     run_job: RunJob, worker_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,13 +17,12 @@ from nevermore.pipelines.iceberg.parquet_output import WriterOptions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.pipelines.publish.refresh import publish
-from nevermore.pipelines.spark.session import SPARK_FAILURES, spark_message
 from nevermore.scan_core import ScanError, ScanOptions, open_table
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.files.parquet.file_layout import FOOTERS, read_layout
 from nevermore.scan_core.io import cache
 from nevermore.scan_core.io.remote import ByteRanges
-from nevermore.scan_core.spark import choice_of, dataframe, native
+from nevermore.scan_core.spark import SPARK_FAILURES, choice_of, dataframe, native, spark_message
 from tests.support.parquet_pages import page_places, parse_offset_index
 from tests.support.spark_session import SPARK_TEST
 

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,8 +25,9 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 from hypothesis import given, seed, settings
+from pyiceberg.catalog.sql import SqlCatalog
 
-from nevermore import col, open_project
+from nevermore import col, open_project, upsert
 from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.changes.change_log import Appended, ChangeLog
 from nevermore.pipelines.config.project import load
@@ -38,6 +40,7 @@ from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.spark.ingest import check_found
 from nevermore.scan_core import EvaluationError, MissingPackageError, PredicateError
 from tests.support.given_rows import KINDS
 
@@ -205,6 +208,12 @@ def test_a_batch_is_applied_once(project: Project, op: str) -> None:
         assert open_project(project.config.path).upsert(NAME, ROWS, batch_id=batch_id).status == "nothing new"
     assert snapshots(project) == before
     assert rows_of(project)[0]["name"] == "seven"
+
+
+def test_a_report_says_in_one_line_what_was_applied(project: Project) -> None:
+    first, again = (str(project.upsert(NAME, ROWS, batch_id="1")) for _ in range(2))
+    assert re.fullmatch(r"shop.orders: 2 updates; 2 rows and 0 deletes in 1 commit, snapshot \d+", first)
+    assert again == "shop.orders: nothing new"
 
 
 def test_an_empty_batch_is_remembered(project: Project) -> None:
@@ -471,29 +480,87 @@ def test_the_config_refuses_what_such_a_source_does_not_have(tmp_path: Path) -> 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("num_rows", [0, 60_000])
-def test_a_dataframe_of_spark_is_taken_in_its_order_and_in_little_memory(
-    spark: "SparkSession", tmp_path: Path, num_rows: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("options", [{}, {"format_version": 3, "deletes": "vectors"}, {"order_by": ["version"]}])
+def test_tasks_of_spark_write_a_dataframe_in_its_order(
+    spark: "SparkSession", tmp_path: Path, num_rows: int, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("nevermore.pipelines.spark.session.ROWS_AT_A_TIME", 20_000)
-    project = project_in(tmp_path, memory_limit_bytes="1 MiB")
+    project = project_in(tmp_path, memory_limit_bytes="64 MiB", **options)
     columns = [
         "id % 50000 as id",
+        "id as version",
         "repeat(id, 20) as text",
         "array(id) as list",
         "timestamp_seconds(id) as at",
         "struct(id)",
+        "rand() as chance",
     ]
     frame = spark.range(num_rows).repartition(7).sort("id").selectExpr(*columns)
-    report = project.upsert(NAME, frame, keep="last", batch_id="1")
-    assert (report.events.total(), report.log_commits) == (num_rows, 1)
+    for status in ("applied" if num_rows else "nothing new", "nothing new"):
+        assert project.upsert(NAME, frame, keep="last", batch_id="1").status == status
+    assert len(project.table("change_log.shop_orders").metadata.snapshots) == 1
     if num_rows:
         rows = project.scan(NAME).to_table().sort_by("id").to_pylist()
         assert [row["id"] for row in rows] == [*range(50_000)]
         assert [row["list"][0] for row in rows] == [*range(50_000, 60_000), *range(10_000, 50_000)]
         assert rows[-1]["at"].timestamp() == 49_999
-        project.delete(NAME, frame)
-        assert project.scan(NAME).count() == 0
+        log = project.table("change_log.shop_orders").scan().where("ordinal > 10000").to_table().column("after")
+        assert Counter(row["chance"] for row in log.to_pylist()) == Counter(row["chance"] for row in rows)
+        assert project.upsert(NAME, frame.where("version >= 50000"), batch_id="2").engine == "spark"
+        if "order_by" not in options:
+            project.delete(NAME, frame.where("id > 5"))
+            assert project.scan(NAME).count() == 6
     assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+OF_SPARK = {
+    "a key twice": ("id % 20000 as id", "1 as v", "10,000 keys more than once"),
+    "a key is NULL": ("nullif(id, 29999) as id", "1 as v", "id is NULL"),
+    "a value does not fit": (
+        "id",
+        "if(id = 29999, 'x', '7') as v",
+        "row 1[0,]+ of partition 2 of the data does not fit",
+    ),
+    "no value": ("id", "1 as w", "the data lacks v"),
+    "no type": ("id", "interval 1 day as v", "Iceberg has no type for v"),
+    "it fails": ("id", "assert_true(id < 29999) as v", "the Spark job failed"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("why", OF_SPARK)
+def test_a_dataframe_of_spark_that_does_not_fit_is_refused(spark: "SparkSession", tmp_path: Path, why: str) -> None:
+    key, value, message = OF_SPARK[why]
+    project = project_in(tmp_path, types={"v": "int"})
+    project.upsert(NAME, pa.table({"id": [-1], "v": pa.array([0], pa.int32())}))
+    before = snapshots(project)
+    with pytest.raises(SourceError, match=message):
+        project.upsert(NAME, spark.range(0, 30_000, numPartitions=3).selectExpr(key, value))
+    assert snapshots(project) == before
+    if why != "it fails":  # what a failed checkpoint leaves goes with the next garbage collection of the driver
+        assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+@pytest.mark.spark
+def test_a_dataframe_of_spark_is_appended_replaces_rows_and_needs_no_project(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    frame = spark.range(0, 100, numPartitions=3).selectExpr("id", "id * 2 as v")
+    project = project_in(tmp_path)
+    project.upsert(NAME, [{"id": 5, "v": 10}, {"id": 200, "v": 0}])
+    assert project.replace(NAME, frame, where="true").events == {"u": 99, "d": 1}
+    for _ in range(2):
+        assert project.append("shop.log", frame).events == {"c": 100}
+    assert project.scan("shop.log").count() == 200
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=str(tmp_path / "lake"))
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64()), ("v", pa.int64())]))
+    upsert(table, frame, key="id")
+    assert table.scan().to_arrow().num_rows == 100
+
+
+def test_files_that_this_process_does_not_find_are_no_part_of_a_commit(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="on another machine"):
+        check_found([f"file://{tmp_path}/lost.parquet"])
 
 
 STREAM = """

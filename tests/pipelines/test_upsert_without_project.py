@@ -57,6 +57,7 @@ from nevermore.pipelines.iceberg.conversion import convert
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
 from tests.pipelines.test_python_source import project_in
 from tests.support.given_rows import KINDS
+from tests.support.object_server import properties_of, serving, store_of
 from tests.support.rest_catalog import Fault, serving_catalog
 
 NAME = "shop.orders"
@@ -165,6 +166,28 @@ def test_tables_of_a_rest_catalog_are_written_once_whatever_the_connection_does(
         delete(table, [{"id": 2}], key=["id"])
         expected = [row(0, 0), row(1, 10, "c"), row(3, 3, "b"), row(9)]
         assert (rows_of(table), len(table.metadata.snapshots)) == (expected, 3)
+
+
+def test_tables_of_a_glue_catalog_are_written_also_after_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with serving() as endpoint:
+        store = properties_of(endpoint)
+        store_of(store).create_dir("lake")
+        login = {"glue.access-key-id": "testing", "glue.secret-access-key": "testing", "glue.region": "us-east-1"}
+        warehouse = {"glue.endpoint": endpoint, "warehouse": "s3://lake/warehouse"}
+        catalog = load_catalog("own", type="glue", **login, **warehouse, **store)
+        table = new_table(tmp_path, spec="identity of another", catalog=catalog)
+        stale = catalog.load_table(NAME)
+        upsert(table, [row(n, n, "ab"[n % 2]) for n in range(4)], key=["id"])
+        upsert(stale, [row(1, 10, "c"), row(9)], key=["id"])  # moto knows no versions, so writers cannot race here
+        assert delete(table, [{"id": 2}], key=["id"]) == catalog.load_table(NAME).metadata.current_snapshot_id
+        now = nevermore.open_table(catalog.load_table(NAME)).scan().to_table().sort_by("id").to_pylist()
+        kept = [row(0, 0), row(1, 10, "c"), row(3, 3, "b"), row(9)]
+        assert (now, len(table.metadata.snapshots)) == (kept, 3)
+        catalog.drop_table(NAME)  # moto keeps it for the next server
+        catalog.drop_namespace("shop")
 
 
 @pytest.mark.parametrize("version", [2, 3])
