@@ -76,13 +76,15 @@ def check(
     Also runs the checks that the config adds: expectations, freshness, volume. Exit code 0 if every check passes or only
     warns, 1 if one fails.
     """
-    from nevermore.pipelines.errors import SourceError
+    from nevermore.pipelines.errors import ConfigError, SourceError
     from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_to_look
 
     if full + changed + source + bool(partition) > 1:
         raise typer.BadParameter("--full, --changed, --source and --partition exclude each other")
     given = load(config).with_scan(parse_scan_options(scan_option))
-    alerts = _alerts_of(given) if alert else None
+    if alert and given.alerts is None:
+        raise ConfigError(f"--alert: {given.path} has no alerts; add alerts: {{webhook: ...}}")
+    alerts = given.alerts if alert else None
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
@@ -131,14 +133,6 @@ def _check_choice(settings: "Config", tables: Collection[str], *, are_parts: boo
                 )
     if are_parts and len(tables) != 1:
         raise typer.BadParameter("--partition: give the published table whose partitions are to be compared, just one")
-
-
-def _alerts_of(config: "Config") -> "AlertsConfig":
-    from nevermore.pipelines.errors import ConfigError
-
-    if config.alerts is None:
-        raise ConfigError(f"--alert: {config.path} has no alerts; add alerts: {{webhook: ...}}")
-    return config.alerts
 
 
 def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
@@ -258,6 +252,13 @@ def publish(
             typer.echo(f"{name}: left out, {reason}")
 
 
+def _chosen(settings: "Config", tables: Collection[str] | None) -> list[str]:
+    for name in tables or ():
+        if name not in settings.published:
+            settings.table(name)
+    return list(dict.fromkeys(tables or (*settings.tables, *settings.published)))
+
+
 def report(
     tables: EntryNames = None,
     output: Annotated[Path, typer.Option("--output", "--html", "-o", metavar="FILE", help="The page to write.")] = Path(
@@ -280,10 +281,7 @@ def report(
     check_catalog(given)
     catalog = open_catalog(given)
     settings = expanded(given, catalog)
-    for name in tables or ():
-        if name not in settings.published:
-            settings.table(name)
-    names = list(dict.fromkeys(tables or (*settings.tables, *settings.published)))
+    names = _chosen(settings, tables)
     with progress("Reporting", hidden=as_json) as show:
         text = report_page(settings, catalog, names, show)
     write_page(output, text, as_json=as_json)
@@ -319,13 +317,11 @@ def docs(
     given = load(config)
     check_catalog(given)
     settings = expanded(given)
-    for name in tables or ():
-        if name not in settings.published:
-            settings.table(name)
+    names = _chosen(settings, tables)
     folder = output or settings.docs.folder_of(settings.path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file: specify the folder to write with --output")
-    found = build_docs(settings, list(dict.fromkeys(tables or (*settings.tables, *settings.published))), folder)
+    found = build_docs(settings, names, folder)
     lines = [
         f"{one.table}: not checked yet; nevermore check {one.table}"
         if one.page is None

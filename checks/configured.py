@@ -24,7 +24,6 @@ from nevermore.checks.expectations import (
     RowsToCheck,
     Validation,
     expectations_of,
-    shape_of,
     validate,
 )
 from nevermore.checks.kept_results import KeptResults, ResultStore
@@ -43,7 +42,7 @@ from nevermore.pipelines.maintain.debt import Debt, debt_of
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.query import published_entry
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import Scan, ScanError, StructType, Table, TableMetadata, open_table
+from nevermore.scan_core import MissingPackageError, Scan, ScanError, StructType, Table, TableMetadata, open_table
 
 FRESHNESS = "freshness"
 VOLUME = "volume"
@@ -117,13 +116,10 @@ def mirror_results(
         MissingPackageError: expectations are configured, but Great Expectations is not installed.
     """
     settings, wanted = config.tables[table], set(names)
-    checks = settings.checks
     for name, severity in configured(settings).items():
         if name in wanted and name not in NAMES.values():
             yield replace(_health(config, table, subject, name), severity=severity)
-    if wanted & set(NAMES.values()):
-        target = _Target(config, table, subject.opened, subject.key, checks)
-        yield from (r for name, r in _expected(target, None, full=full).items() if name in wanted)
+    yield from _of_expectations(_Target(config, table, subject.opened, subject.key, settings.checks), wanted, full=full)
 
 
 def published_results(
@@ -140,9 +136,7 @@ def published_results(
     if FRESHNESS in wanted and entry.checks.freshness is not None:
         result = freshness(opened.metadata, entry.checks.freshness.max_age)
         yield replace(result, severity=severity_of(entry, FRESHNESS))
-    if wanted & set(NAMES.values()):
-        target = _Target(config, name, opened, entry.key, entry.checks)
-        yield from (r for n, r in _expected(target, None, full=full).items() if n in wanted)
+    yield from _of_expectations(_Target(config, name, opened, entry.key, entry.checks), wanted, full=full)
 
 
 def staged_results(
@@ -218,7 +212,7 @@ class _Target:
         if handle is None:
             raise ConfigError(f"{self.name} no longer exists")
         expectations = expectations_of(self.checks, self.scan.schema, self.key)
-        shape = [str(self.opened.metadata.table_uuid), list(self.key), shape_of(expectations)]
+        shape = [str(self.opened.metadata.table_uuid), self.key, [e.model_dump(mode="json") for e in expectations]]
         return ResultStore(storage_of(handle), metadata_location(handle), shape, self.opened.metadata, KIND)
 
     def session(self) -> Any:
@@ -230,6 +224,18 @@ class _Target:
         """Whether another snapshot of the table has the same columns."""
         snapshots = self.opened.metadata.snapshots
         return snapshots[snapshot_id].schema_id == snapshots[self.snapshot_id].schema_id
+
+
+def _of_expectations(target: _Target, wanted: set[str], *, full: bool) -> Iterator[CheckResult]:
+    if wanted.isdisjoint(NAMES.values()):
+        return
+    try:
+        found = _expected(target, None, full=full)
+    except MissingPackageError as error:
+        if not target.checks.is_schema_default:
+            raise
+        found = {SHOULD: CheckResult(SHOULD, passed=True, details=[f"not checked: {error}"], severity="warn")}
+    yield from (result for name, result in found.items() if name in wanted)
 
 
 def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[str, CheckResult]:
@@ -260,7 +266,7 @@ def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[st
     results = validation.results()
     rows = CheckResult(_ROWS, validation.rows_passed)
     # what is known of new rows is true of all rows only if it was of those before
-    base = None if staged is None or staged.base_id is None else staged.base_id
+    base = staged.base_id if staged else None
     if base is None or ((kept := store.find(base)) is not None and kept.is_green([_ROWS])):
         store.keep(KeptResults(snapshot_id, {**results, _ROWS: rows}, since, time.time(), validation.documents))
     if not how:

@@ -91,8 +91,10 @@ def newest_results(config: Config, name: str) -> list[CheckResult]:
 def _kept(config: Config, name: str) -> KeptResults | None:
     if name in config.published:
         handle = find_table(open_catalog(config), name) if has_catalog(config) else None
-        opened = None if handle is None else open_table(handle, options=config.scan_options)
-        return None if opened is None else kept_expectations(config, name, opened, config.published[name].key)
+        if handle is None:
+            return None
+        opened = open_table(handle, options=config.scan_options)
+        return kept_expectations(config, name, opened, config.published[name].key)
     subject = mirror_subject(config, name)
     return None if subject is None else kept_expectations(config, name, subject.opened, subject.key)
 

@@ -1,10 +1,10 @@
 """Expectations on a table's rows, checked by Great Expectations: those of the config, and those of the schema.
 
-Rows come from the scan engine: as pandas frames of bounded size, or as a Spark DataFrame if a table is larger. The library
-is imported only where there is something to check, because the import takes seconds and much memory.
+Rows come from the scan engine. What holds row by row is checked in pandas frames of bounded size, whose results are joined;
+what depends on all rows at once in one frame, or in Spark if a table is larger. The library is imported only where there is
+something to check, because the import takes seconds and much memory.
 """
 
-import hashlib
 import json
 import os
 import warnings
@@ -42,6 +42,10 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "binary": ("bytes", "BinaryType"),
 }
 """By Iceberg type, the names of its values in pandas and in Spark. Great Expectations cannot name times with a zone."""
+_ROWS_OF_SCHEMA = 1_000
+"""Rows that show the types of columns: a column of a table has one type."""
+_PIECE_BYTES = 16 * 1024**2
+"""Rows that are checked one by one need not be in one frame."""
 _OF_NUMBERS = frozenset(
     f"expect_column_{what}"
     for what in (
@@ -151,14 +155,10 @@ def expectations_of(checks: TableChecksConfig, schema: Schema, key: Sequence[str
     """All expectations of a table: of the schema, of the config and of its suite, each once."""
     severity = checks.schema_severity
     derived = [] if severity == "off" else expectations_of_schema(schema, key, severity)
+    if checks.is_schema_default:
+        derived = [e for e in derived if "unique" not in e.name]  # the check of a mirror proves it, at less cost
     by_text = {(str(e), json.dumps(e.arguments, default=str)): e for e in (*derived, *checks.expectations)}
     return tuple(by_text.values())
-
-
-def shape_of(expectations: Iterable[ExpectationConfig]) -> str:
-    """A text that is another one for other expectations."""
-    text = json.dumps([e.model_dump() for e in expectations], default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 _library_lock = Lock()
@@ -171,8 +171,8 @@ def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame
     Args:
         rows: the rows.
         expectations: what must hold.
-        frame_bytes: rows of up to this size are checked in pandas at once. Expectations that hold row by row are then
-            checked in frames of this size if only changed rows are checked, all others in Spark.
+        frame_bytes: rows of up to this size are checked in pandas at once, more of them in Spark. Expectations that hold row
+            by row are always checked in pandas, in frames of at most this size.
 
     Raises:
         MissingPackageError: Great Expectations is not installed.
@@ -182,27 +182,29 @@ def validate(rows: RowsToCheck, expectations: Sequence[ExpectationConfig], frame
     groups: dict[tuple[str | None, str], list[int]] = {}
     for place, expectation in enumerate(expectations):
         if found[place] is None:
-            groups.setdefault((expectation.where, _scope(expectation, rows)), []).append(place)
+            groups.setdefault((expectation.where, _scope(expectation)), []).append(place)
     counts: dict[str, int] = {}
     documents: list[Mapping[str, Any]] = []
     with _library_lock:
-        library = _Library() if groups else None
+        library = None
         for (where, scope), places in groups.items():
-            if library is None:
-                break
+            library = library or _Library()
             chosen = {place: _with_typed_bounds(expectations[place], rows.scan.schema, scope) for place in places}
             made = _Group(library, rows, where, scope, chosen, frame_bytes).run()
             for place, result in made.results.items():
                 found[place] = _found(expectations[place], result, rows.key)
-            what = "changed rows" if scope == "changed" else "rows"
-            counts[what] = max(counts.get(what, 0), made.num_rows)
-            documents.append(made.document)
+            what = "changed rows" if scope == "rows" and rows.changed else "rows"
+            if scope != "schema":
+                counts[what] = max(counts.get(what, 0), made.num_rows)
+            documents.append(made.document())
     return Validation([f for f in found if f is not None], counts, documents)
 
 
-def _scope(expectation: ExpectationConfig, rows: RowsToCheck) -> Literal["changed", "numbers", "all"]:
-    if expectation.is_row_wise and rows.changed is not None:
-        return "changed"
+def _scope(expectation: ExpectationConfig) -> Literal["schema", "rows", "numbers", "all"]:
+    if _is_of_table(expectation) or tuple(expectation.arguments.get("type_list", ())) in _TYPES.values():
+        return "schema"
+    if expectation.is_row_wise:
+        return "rows"
     return "numbers" if expectation.name in _OF_NUMBERS else "all"
 
 
@@ -315,31 +317,45 @@ class _Library:
 @dataclass(slots=True)
 class _Made:
     results: dict[int, Any] = field(default_factory=dict)
-    document: dict[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
     num_rows: int = 0
 
     def add(self, result: Any, num_rows: int) -> None:
         """Add the result for some rows to that for the rows before them."""
         self.num_rows += num_rows
+        self.meta = result.to_json_dict()["meta"]
         for one in result.results:
             place = one.expectation_config.meta["place"]
             before = self.results.get(place)
             self.results[place] = one if before is None else _joined(before, one)
-        document = _plain_document(result.to_json_dict())
-        if not self.document or (self.document["success"] and not document["success"]):
-            self.document = document
+
+    def document(self) -> Mapping[str, Any]:
+        """The results as the library writes them."""
+        results = [one.to_json_dict() for one in self.results.values()]
+        return {"meta": self.meta, "results": _plain_document(results)}
+
+
+_ADDED = {
+    "element_count",
+    "unexpected_count",
+    "missing_count",
+    "partial_unexpected_list",
+    "partial_unexpected_index_list",
+}
 
 
 def _joined(before: Any, after: Any) -> Any:
     """The result for two parts of the rows."""
     if before.success and not after.success:
         before, after = after, before
-    for name in ("element_count", "unexpected_count", "missing_count"):
-        if name in before.result and name in after.result:
-            before.result[name] += after.result[name]
-    for name in ("partial_unexpected_list", "partial_unexpected_index_list"):
-        if name in before.result and name in after.result:
-            before.result[name] = [*before.result[name], *after.result[name]][:MAX_OFFENDING_KEYS]
+    found, more = before.result, after.result
+    for name in found.keys() & more.keys() & _ADDED:
+        total = found[name] + more[name]
+        found[name] = total[:MAX_OFFENDING_KEYS] if isinstance(total, list) else total
+    if "element_count" in found:
+        missing = found.get("missing_count", 0)
+        share = 100 * found["unexpected_count"] / max(found["element_count"] - missing, 1)
+        found |= {"unexpected_percent": share, "unexpected_percent_nonmissing": share}
     return before
 
 
@@ -363,11 +379,14 @@ class _Group:
 
     def _frames(self, scan: Scan) -> Iterator[tuple[Any, int, str]]:
         """(frame, number of rows, engine): pandas frames, or one of Spark for rows that are too many to be seen at once."""
-        changed = self.rows.changed if self.scope == "changed" else None
-        batches = scan.to_batches() if changed is None else changed(scan)
-        pieces = _pieces(batches, scan.arrow_schema, self.frame_bytes)
+        if self.scope == "schema":
+            scan = scan.limit(_ROWS_OF_SCHEMA)
+        is_by_row = self.scope == "rows"
+        limit = min(self.frame_bytes, _PIECE_BYTES) if is_by_row else self.frame_bytes
+        batches = self.rows.changed(scan) if is_by_row and self.rows.changed else scan.to_batches()
+        pieces = _pieces(batches, scan.arrow_schema, limit)
         first = next(pieces)
-        if changed is None and next(pieces, None) is not None:
+        if not is_by_row and next(pieces, None) is not None:
             from nevermore.scan_core.spark import dataframe
 
             yield _without_nan(dataframe(self.rows.session(), scan), scan.arrow_schema), scan.count(), "spark"
@@ -412,15 +431,14 @@ def _without_nan(frame: Any, schema: pa.Schema) -> Any:
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> Iterator[pa.Table]:
     """The rows in tables of about `limit` bytes; one without rows if there are none."""
     held: list[pa.RecordBatch] = []
-    size, is_first = 0, True
+    size = 0
     for batch in batches:
         if held and size + batch.nbytes > limit:
             yield pa.Table.from_batches(held, schema=schema)
-            held, size, is_first = [], 0, False
+            held, size = [], 0
         held.append(batch)
         size += batch.nbytes
-    if held or is_first:
-        yield pa.Table.from_batches(held, schema=schema)
+    yield pa.Table.from_batches(held, schema=schema)
 
 
 def _found(expectation: ExpectationConfig, result: Any, key: Sequence[str]) -> Found:

@@ -297,11 +297,7 @@ def run_changed_checks(config: Config, table: str) -> Iterator[CheckResult]:
     how = [] if kept.since is None else [f"compared since snapshot {kept.since}"]
     yield from (replace(result, details=[*result.details, *how]) for result in kept.results.values())
     warning = [name for name, severity in configured(config.tables[table]).items() if severity == "warn"]
-    subject = mirror_subject(config, table)
-    if subject is None:
-        yield from _results_without_log(config, table, warning).values()
-    else:
-        yield from mirror_results(config, table, subject, warning)
+    yield from run_checks(config, table, warning)
 
 
 def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult] | None:

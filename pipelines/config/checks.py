@@ -331,7 +331,15 @@ class TableChecksConfig(Section):
         """What a table that does not have the shape of its schema means."""
         if self.from_schema is not None:
             return self.from_schema
-        return "block" if self.expectations or self.suite is not None else "off"
+        if self.expectations or self.suite is not None:
+            return "block"
+        return "warn" if self.is_schema_default else "off"
+
+    @property
+    def is_schema_default(self) -> bool:
+        """Whether the schema is checked although nothing asks for it."""
+        asked = self.from_schema or self.suite or self.expectations
+        return isinstance(self, ChecksConfig) and not asked
 
     @property
     def has_expectations(self) -> bool:
@@ -372,7 +380,7 @@ class ChecksConfig(TableChecksConfig):
     Attributes:
         expectations: expectations by their names in Great Expectations, with arguments, `severity: block | warn` and `where`.
         suite: a suite of Great Expectations in a JSON file; its severity `critical` blocks, others warn.
-        from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations.
+        from_schema: expectations that follow from the schema: columns and types, required columns, unique keys: `block`, `warn` or `off`; by default `block` if there is a suite or expectations, else `warn` without the unique key, which another check proves.
         freshness: how old the newest snapshot may be: `{max_age: 1h, severity: warn}`.
         frame_bytes: rows of up to this size are checked in memory by pandas, more of them by Spark.
         memory_bytes: memory for the comparison with the reference, beside that of an idle process; larger tables are compared in buckets of their keys, which are kept on disk meanwhile.

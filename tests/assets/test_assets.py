@@ -25,6 +25,7 @@ from tests.support.shop_project import ShopProject
 ORDERS = "shop.orders"
 PEOPLE = ("shop.customers", "shop.suppliers")
 OF_TABLE = (
+    "should_meet_expectations",
     "manifests_match_files",
     "nothing_was_rolled_back",
     "log_is_complete",

@@ -39,7 +39,7 @@ def test_every_table_and_published_table_has_its_assets_and_checks(project: Shop
     assert "published/shop/daily:published_rows_are_complete" in checks
     assert "published/shop/daily:published_equals_duckdb" in checks
     assert "published/shop/daily:manifests_match_files" in checks
-    assert len(checks) == 3 * 10 + 3
+    assert len(checks) == 3 * 11 + 3
 
 
 def test_lineage_goes_from_log_to_mirror_to_what_the_sql_reads(project: ShopProject) -> None:
@@ -83,7 +83,7 @@ def test_all_mirrors_are_checked_every_night_and_nothing_is_ingested_for_it(proj
     defs = project.definitions
     assert defs.resolve_schedule_def("check_schedule").cron_schedule == "0 4 * * *"
     result = defs.resolve_job_def(CHECK_JOB).execute_in_process()
-    assert len(result.get_asset_check_evaluations()) == 3 * 10
+    assert len(result.get_asset_check_evaluations()) == 3 * 11
     assert not result.get_asset_materialization_events()
 
 

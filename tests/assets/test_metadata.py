@@ -153,7 +153,7 @@ def test_ingest_and_publish_jobs_run_one_after_the_other_as_in_the_ui(project: S
     project.land("orders", "3.jsonl", [])
     ingest = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process()
     assert ingest.success
-    assert len(ingest.get_asset_check_evaluations()) == 30
+    assert len(ingest.get_asset_check_evaluations()) == 33
     assert _run(project, "2026-01-02").success
     assert _rows(project) == [_SECOND]
 

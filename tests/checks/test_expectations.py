@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nevermore.checks import expectations
 from nevermore.checks.configured import KIND
 from nevermore.checks.expectations import (
     MUST,
@@ -129,8 +130,8 @@ def test_verdicts_counts_and_rows_are_the_same_in_pandas_and_in_spark(tmp_path: 
     table.commit(table.data(rows))
     table.commit(table.data({name: values[:1] for name, values in rows.items()}))
     given = RowsToCheck("t", open_table(str(table.metadata_path)).scan(), ("id",), None, lambda: spark)
-    expectations = [ExpectationConfig(name=n, arguments=a) for n, some in COMPARED.items() for a in some]
-    small, large = (validate(given, expectations, size) for size in (2**20, 1))
+    asked = [ExpectationConfig(name=n, arguments=a) for n, some in COMPARED.items() for a in some]
+    small, large = (validate(given, asked, size) for size in (2**20, 1))
 
     def told(found: Found) -> tuple[str, bool, str, list[Any]]:
         counts = found.statement.partition(" do not")[0]  # the values that follow are in no certain order
@@ -142,7 +143,7 @@ def test_verdicts_counts_and_rows_are_the_same_in_pandas_and_in_spark(tmp_path: 
         )
 
     assert [told(found) for found in large.found] == [told(found) for found in small.found]
-    assert 0 < sum(found.passed for found in small.found) < len(expectations)
+    assert 0 < sum(found.passed for found in small.found) < len(asked)
 
 
 def test_rules_are_those_of_the_library(tmp_path: Path) -> None:
@@ -165,8 +166,8 @@ def test_rules_are_those_of_the_library(tmp_path: Path) -> None:
 
 def test_schema_promises_columns_types_and_the_key(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
-    expectations = expectations_of(PublishedChecksConfig(from_schema="warn"), rows.scan.schema, ("id",))
-    result = validate(rows, expectations, 2**20).results()[SHOULD]
+    asked = expectations_of(PublishedChecksConfig(from_schema="warn"), rows.scan.schema, ("id",))
+    result = validate(rows, asked, 2**20).results()[SHOULD]
     assert result.severity == "warn"
     assert not result.blocks
     assert [text.partition("(")[0] for text in result.details] == [
@@ -174,6 +175,49 @@ def test_schema_promises_columns_types_and_the_key(tmp_path: Path) -> None:
         "expect_column_values_to_be_unique",
     ]
     assert result.compared["expectations"] == 6
+
+
+def test_rows_in_several_frames_have_one_result_with_their_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    for first in (1, 3, 5):
+        table.commit(table.data({"id": [first, None], "name": ["a", "b"], "price": [None, None]}))
+    scan = open_table(str(table.metadata_path)).scan()
+    monkeypatch.setattr(expectations, "_PIECE_BYTES", 1)
+    given = RowsToCheck("t", scan, ("id",), None, lambda: pytest.fail("no Spark for what holds row by row"))
+    asked = ExpectationConfig(name="expect_column_values_to_not_be_null", arguments={"column": "id"})
+    found = validate(given, [asked], 1)
+    assert "3 of 6 rows do not" in found.found[0].statement
+    ((document,), (one,)) = (found.documents, found.documents[0]["results"])
+    assert (one["success"], one["result"]["element_count"], one["result"]["unexpected_percent"]) == (False, 6, 50.0)
+    assert document["meta"]["great_expectations_version"]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_schema_of_a_mirror_is_checked_without_being_asked_for(
+    *, is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ShopProject(tmp_path)
+    made.land_orders()
+    run_once(made.config, tables=[ORDERS])
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "great_expectations", None)
+    assert SHOULD in all_checks_of(made.config, ORDERS)
+    (result,) = run_checks(made.config, ORDERS, [SHOULD])
+    assert (result.passed, result.blocks) == (True, False)
+    if is_installed:
+        assert result.compared == {
+            "expectations": 5,
+            "rows": 6,
+        }  # columns, three types, no NULL; another check has the key
+    else:
+        assert "not checked: " in result.details[0]
+        assert "pip install 'great-expectations'" in result.details[0]
+    made.path.write_text(
+        made.path.read_text().replace("shop.orders:", "shop.orders:\n    checks: {from_schema: off}", 1)
+    )
+    assert not {MUST, SHOULD} & {*all_checks_of(made.config, ORDERS)}
 
 
 @pytest.mark.parametrize(
