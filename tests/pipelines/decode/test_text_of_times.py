@@ -1,16 +1,35 @@
-"""Text of dates and times in the forms that docs/feeds.md lists."""
+"""Text of dates and times in the forms of the programs that docs/feeds.md lists."""
 
 from datetime import UTC, date, datetime, time
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.decode import casting
 
-PAGE = Path(__file__).parents[3] / "docs" / "feeds.md"
-TABLE = PAGE.read_text().partition("## Dates and times as text")[2].partition("\n## ")[0]
-FORMS = [line.split("`")[1] for line in TABLE.splitlines() if line.startswith("| `")]
+FORMS = [
+    "2024-05-10T23:00:00.276489Z",
+    "2024-05-10T23:00:00.276489",
+    "2024-05-10 23:00:00.276489",
+    "2024-05-10 23:00:00.276489000",
+    "2024-05-11 02:00:00.276489+03",
+    "2024-05-11 04:30:00.276489+05:30",
+    "2024-05-11 03:00:02.276489+04:00:02",
+    "2024-05-11 02:00:00.2764890 +03:00",
+    "2024-05-11 02:00:00.276489 +0300",
+    "2024-05-11 02:00:00.276489 +03",
+    "2024-05-11 02:00:00.276489 +0300 MSK",
+    "2024-05-10 23:00:00.276489 UTC",
+    "2024-05-11T02:00:00.276489+0300",
+    "2024-05-11T02:00:00.276489+03:00[Europe/Moscow]",
+    "2024-05-10t23:00:00.276489z",
+    "2024-05-10T23:00:00,276489Z",
+    "2024-05-10-23.00.00.276489",
+    "2024-05-11T02:00+03:00",
+    "2024-05-10T23:00Z",
+    "2024-05-10 23:00",
+    "Fri May 10 23:00:00 UTC 2024",
+]
 WHOLE = datetime(2024, 5, 10, 23, 0, 0, 276_489, UTC)
 
 
