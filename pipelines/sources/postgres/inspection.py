@@ -229,10 +229,12 @@ def _slot(server: Server, *, was_read: bool) -> Iterator[Finding]:
         yield Finding("slot", "ok", f"{name} does not exist yet; the first run creates it")
         return
     held = f"the server keeps {slot.held_bytes / 1024**2:,.0f} MiB of log for it"
-    if slot.plugin != "pgoutput":
-        yield Finding(
-            "slot", "failed", f"{name} is a slot of {slot.plugin}, not of pgoutput: choose another name (slot: ...)"
+    database = server.value("SELECT current_database()")
+    if (slot.plugin, slot.database) != ("pgoutput", database):
+        what = (
+            f"{slot.plugin} in database {slot.database}, not of pgoutput in {database}: choose another name (slot: ...)"
         )
+        yield Finding("slot", "failed", f"{name} is a slot of {what}")
     elif slot.status == "lost":
         what = (
             f"the server has removed log that {name} needs: load the tables again, nevermore resync TABLE --from-source"

@@ -1,6 +1,7 @@
 """A config for a database that was looked into runs as written; what would stop a run is seen before."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,18 @@ def test_floats_that_identify_rows_and_reserved_names_are_seen_before_the_first_
     compare()
     found_rows = open_current(open_catalog(config).load_table(f"{shop.database}.rows")).scan().to_table().to_pylist()
     assert sorted(str(row["c"]) for row in found_rows) == ["x", "y"]
+
+
+def test_a_slot_of_another_database_is_seen_before_the_first_run(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.sql("CREATE TABLE items (id bigint PRIMARY KEY)", "CREATE PUBLICATION pub FOR ALL TABLES")
+    shop.slot = f"{shop.database}_elsewhere"
+    with closing(shop.server.connect("postgres")) as other, other.cursor() as cursor:
+        cursor.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [shop.slot])
+        shop.config("items")
+        code, found = findings(shop, capsys)
+        cursor.execute("SELECT pg_drop_replication_slot(%s)", [shop.slot])
+    status, what = found["slot"]
+    assert (code, status) == (1, "failed")
+    assert f"in database postgres, not of pgoutput in {shop.database}" in what
