@@ -329,17 +329,14 @@ class TableChecksConfig(Section):
     @property
     def schema_severity(self) -> Literal["block", "warn", "off"]:
         """What a table that does not have the shape of its schema means."""
-        if self.from_schema is not None:
-            return self.from_schema
-        if self.expectations or self.suite is not None:
-            return "block"
-        return "warn" if self.is_schema_default else "off"
+        if self.is_schema_default:
+            return "warn" if isinstance(self, ChecksConfig) else "off"
+        return self.from_schema or "block"
 
     @property
     def is_schema_default(self) -> bool:
-        """Whether the schema is checked although nothing asks for it."""
-        asked = self.from_schema or self.suite or self.expectations
-        return isinstance(self, ChecksConfig) and not asked
+        """Whether nothing is said about expectations."""
+        return not (self.from_schema or self.suite or self.expectations)
 
     @property
     def has_expectations(self) -> bool:
@@ -404,9 +401,6 @@ class ChecksConfig(TableChecksConfig):
     max_rows_per_second: Annotated[int, Field(gt=0)] | None = None
 
 
-_SEVERITIES: Mapping[str, Literal["block", "warn"]] = {"critical": "block", "warning": "warn", "info": "warn"}
-
-
 def read_suite(path: Path) -> tuple[ExpectationConfig, ...]:
     """The expectations of a suite that Great Expectations has written as JSON.
 
@@ -431,6 +425,6 @@ def read_suite(path: Path) -> tuple[ExpectationConfig, ...]:
         fault = fault_of_expectation(name, arguments)
         if fault is not None:
             raise ConfigError(f"{path}: expectation {number}: {fault.message}")
-        severity = _SEVERITIES.get(str(entry.get("severity") or "critical"), "block")
-        found.append(ExpectationConfig(name=name, arguments=arguments, severity=severity))
+        warns = str(entry.get("severity")) in {"warning", "info"}
+        found.append(ExpectationConfig(name=name, arguments=arguments, severity="warn" if warns else "block"))
     return tuple(found)
