@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +28,7 @@ from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.maintain.log_base import BaseToCheck
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ScanError
+from nevermore.scan_core import Changes, MemoryLimitError, Scan, ScanError
 from nevermore.scan_core.io import cached_property, parse_location
 
 LOG = "its change log"
@@ -273,12 +272,6 @@ NO_LOG = "there is no key, no change log, or no such snapshot"
 TOO_MANY = "more has changed since than is compared in memory at once"
 
 
-def row_bytes(subject: Subject) -> float:
-    """About how many bytes a row takes, by the first ones that the engine returns."""
-    first = next(iter(subject.opened.scan().to_batches()), None)
-    return 0.0 if first is None or not first.num_rows else float(first.nbytes / first.num_rows)
-
-
 def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult] | NeedsAllRows:
     """The results of all checks of a mirror's rows, given that an earlier snapshot passed them.
 
@@ -299,40 +292,41 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
         return NeedsAllRows("the table was truncated since")
     # keys of the log in the types of the table, which may be wider
     schema = subject.opened.scan().select(*key).arrow_schema
-    keys = pa.table([in_type(found.column(field.name), field.type) for field in schema], names=schema.names)
+    columns = [
+        c if isinstance(f.type, pa.BaseExtensionType) else c.cast(f.type)
+        for c, f in zip(found.select(key), schema, strict=True)
+    ]
+    keys = pa.table(columns, names=key)
+    if any(column.null_count for column in keys.columns):  # which no semi join finds
+        return NeedsAllRows("a key without a value has changed since")
+    scan = subject.opened.scan()
+    green = scan.as_of_snapshot(green_id)
     try:
-        changed = _changed_rows(subject, green_id, limit)
+        moved = _held(scan.changes(green_id), limit).select(key)
+        alive, before = (alive_rows(_held(side.semi_join(key, keys), limit), subject) for side in (scan, green))
     except ScanError as error:
         return NeedsAllRows(f"what changed since cannot be read: {error}")
-    if changed is None:
-        return NeedsAllRows(TOO_MANY)
-    came, went = (alive_rows(side, subject) for side in changed)
-    for rows in (came, went):
-        if not pc.all(are_among(rows.select(key), keys), min_count=0).as_py():
-            return NeedsAllRows("rows changed whose keys the log did not change: which check they fail, all rows show")
-    alive = alive_rows(_rows_of_keys(subject, keys), subject)
-    alive_keys = alive.select(key)
-    # the rows of these keys in the green snapshot: those that are there still, and those that went
-    stayed = alive.filter(pc.invert(are_among(alive_keys, came.select(key))))
-    before = pa.concat_tables([stayed, went])
-    required = fold_log(
-        subject.change_log,
-        key,
-        up_to_ordinal=until,
-        adopted=AdoptedRows(subject.table, green_id, since, rows=before),
-        relocate=subject.relocate,
-        filesystem=subject.filesystem,
-    )
-    compared = {
-        "keys changed": keys.num_rows,
-        "rows from engine": alive.num_rows,
-        "rows by log": required.rows.num_rows,
-    }
-    difference = compare(alive, columns_of(required.rows, alive.schema), sort_by=key)
-    wrong = _differences(LOG, difference)
-    offending = [*sample(difference.left_only.select(key)), *sample(difference.right_only.select(key))]
     with open_connection() as connection:
-        of_alive = Relation.of(connection, alive_keys)
+        known = Relation.of(connection, keys)
+        if Relation.of(connection, moved).among(known, "ANTI").num_rows:
+            return NeedsAllRows("rows changed whose keys the log did not change: which check they fail, all rows show")
+        required = fold_log(
+            subject.change_log,
+            key,
+            up_to_ordinal=until,
+            adopted=AdoptedRows(subject.table, green_id, since, rows=before),
+            relocate=subject.relocate,
+            filesystem=subject.filesystem,
+        )
+        compared = {
+            "keys changed": keys.num_rows,
+            "rows from engine": alive.num_rows,
+            "rows by log": required.rows.num_rows,
+        }
+        difference = compare(alive, columns_of(required.rows, alive.schema), sort_by=key)
+        wrong = _differences(LOG, difference)
+        offending = [*sample(difference.left_only.select(key)), *sample(difference.right_only.select(key))]
+        of_alive = Relation.of(connection, alive.select(key))
         return (
             _absent_keys(Relation.of(connection, required.deleted_keys), of_alive, compared),
             result_of(EQUAL, compared, wrong, offending),
@@ -353,53 +347,19 @@ def _changes_since(subject: Subject, green_id: int) -> tuple[int, int] | NeedsAl
         return NeedsAllRows("the snapshots do not record which changes they contain")
     if since < subject.base_ordinal:
         return NeedsAllRows("the log no longer has all changes since")
-    if (until - since) * row_bytes(subject) > subject.memory_bytes // CHANGED_SHARE:
-        return NeedsAllRows(TOO_MANY)
     return since, until
 
 
-def in_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column of the log in the type of the table, which may be wider; extension types cannot be widened."""
-    return column if isinstance(kind, pa.BaseExtensionType) else column.cast(kind)
+def _held(rows: Scan | Changes, limit: int) -> pa.Table:
+    """Rows in memory.
 
-
-def _changed_rows(subject: Subject, green_id: int, limit: int) -> tuple[pa.Table, pa.Table] | None:
-    """Rows that were added and rows that were removed since, according to the engine; None if they take more bytes."""
-    scan = subject.opened.scan().changes(green_id)
+    Raises:
+        MemoryLimitError: they take more bytes.
+    """
     batches, num_bytes = [], 0
-    for batch in scan.to_batches():
+    for batch in rows.to_batches():
         batches.append(batch)
         num_bytes += batch.nbytes
         if num_bytes > limit:
-            return None
-    changes = pa.Table.from_batches(batches, schema=scan.arrow_schema)
-    is_insert = pc.equal(changes.column(0), "insert")
-    rows = changes.remove_column(0)
-    return rows.filter(is_insert), rows.filter(pc.invert(is_insert))
-
-
-def _rows_of_keys(subject: Subject, keys: pa.Table) -> pa.Table:
-    """All rows that the engine returns now with one of these keys; NULL equals NULL."""
-    scan = subject.opened.scan()
-    has_null = np.zeros(keys.num_rows, bool)
-    for name in keys.column_names:
-        has_null |= keys.column(name).is_null().to_numpy()
-    plain, nullable = keys.filter(pa.array(~has_null)), keys.filter(pa.array(has_null))
-    parts = []
-    if plain.num_rows:
-        parts.append(scan.semi_join(list(subject.key), plain).to_table())
-    if nullable.num_rows:  # a semi join does not match NULLs
-        condition = " or ".join(f"`{name.replace('`', '``')}` is null" for name in subject.key)
-        rows = scan.where(condition).to_table()
-        parts.append(rows.filter(are_among(rows.select(list(subject.key)), nullable)))
-    return pa.concat_tables(parts) if parts else pa.Table.from_batches([], schema=scan.arrow_schema)
-
-
-def are_among(rows: pa.Table, keys: pa.Table) -> pa.Array:
-    """For each row whether it is among `keys`; NULL equals NULL."""
-    places = pa.array(np.arange(rows.num_rows))
-    with open_connection() as connection:
-        numbered_rows = Relation.of(connection, rows.append_column("place", places))
-        known = numbered_rows.among(Relation.of(connection, keys.select(rows.column_names)))
-        found = connection.sql(f"SELECT c{rows.num_columns} FROM {known.sql}").to_arrow_table().column(0)
-    return pc.is_in(places, value_set=found)
+            raise MemoryLimitError(TOO_MANY)
+    return pa.Table.from_batches(batches, schema=rows.arrow_schema)

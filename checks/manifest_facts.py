@@ -177,15 +177,11 @@ def summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadat
     for i, (field, kind, summary) in enumerate(zip(spec.fields, types, manifest.partitions, strict=False)):
         low, high = decode_bound(summary.lower_bound, kind), decode_bound(summary.upper_bound, kind)
         values = [partition_value(partition[i], kind) for partition in tuples]
-        outside = next((v for v in values if _is_outside(v, low, high, contains_null=summary.contains_null)), _INSIDE)
-        if outside is not _INSIDE:
+        for outside in [v for v in values if _is_outside(v, low, high, contains_null=summary.contains_null)][:1]:
             yield (
                 f"{manifest.path}: has files with {field.name} = {outside}, which the manifest list rules out "
                 f"(between {low} and {high}, {'NULL' if summary.contains_null else 'no NULL'})"
             )
-
-
-_INSIDE = object()
 
 
 def _is_outside(value: Any, low: Any, high: Any, *, contains_null: bool) -> bool:

@@ -5,9 +5,13 @@ logs have reached it, so the run acknowledges positions after their commits, nev
 """
 
 import json
+import re
+import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -273,6 +277,132 @@ def divided_by(table: TableFeed, key: Sequence[str]) -> dict[str, str]:
     return {} if table.identity_full or not is_same or is_given else names
 
 
+_ARGUMENTS = 50
+"""PostgreSQL takes at most 100."""
+RANGE_ROWS = 4096
+"""About the rows whose hashes are summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashedTable:
+    """Rows of a table that its database hashes, from texts that all databases write alike.
+
+    Attributes:
+        ask: runs a query.
+        relation: the rows, in a FROM clause.
+        columns: their names in SQL and types, by name in the mirror.
+        key: names in the mirror of the columns that identify a row, an integer first if there is one in front.
+        texts: by kind of type, arguments of CONCAT for the text of a value {0}; {1} is the scale of a decimal.
+        number: the number of the first 60 bits of the MD5 of a text.
+        place: whole part of the number k, divided by {}.
+        now: place in the log of the database after all that queries have seen.
+    """
+
+    ask: Callable[[str], list[tuple[Any, ...]]]
+    relation: str
+    columns: Mapping[str, tuple[str, pa.DataType]]
+    key: Sequence[str]
+    texts: Mapping[str, str]
+    number: str
+    place: str
+    now: Callable[[], int] = int
+
+    def kind(self, name: str) -> tuple[str, int]:
+        """The first letters of the name of a column's type in Arrow, and the scale of a decimal; no letters without the column."""
+        kind = self.columns.get(name, ("", pa.null()))[1]
+        kind = getattr(kind, "storage_type", kind)
+        return re.split("[^a-z]", str(kind))[0], getattr(kind, "scale", 0)
+
+    def text(self, name: str) -> str:
+        """SQL for the text of a value."""
+        (kind, scale), (column, _) = self.kind(name), self.columns[name]
+        text = self.texts[kind].format(column, scale)
+        return f"COALESCE(CASE WHEN {column} IS NOT NULL THEN CONCAT({text}) END, 'N')"
+
+    def is_like(self, other: "HashedTable", names: Sequence[str]) -> bool:
+        """Whether both have the same texts for these columns, and the key begins with an integer."""
+        kinds = [*map(self.kind, names)]
+        is_same = kinds == [*map(other.kind, names)] and all(kind in self.texts for kind, _ in kinds)
+        return is_same and self.kind([*self.key, ""][0])[0] == "int"
+
+    def differing(self, other: "HashedTable", names: Sequence[str], most: int | None) -> tuple[int, int, list[int]]:
+        """Compare sums of hashes by ranges of the key, of at most so many rows in a second.
+
+        Returns:
+            (rows, numbers of a range, places of the ranges whose sums differ).
+        """
+        ((low, high, num_rows),) = other.ask(f"SELECT MIN(k), MAX(k), COUNT(*) FROM {other._hashed(self.key)}")  # noqa: SLF001
+        low, high = low or 0, high or 0
+        width = min((high - low) * RANGE_ROWS // (num_rows + 1) + 1, 2**62)  # an integer of the database
+        borders = [] if most is None else [*range(low, high, width * most // RANGE_ROWS + 1)]
+        sums, num_rows = Counter[int](), 0
+        for begin, end in pairwise([None, *borders, None]):
+            conditions = ["1 = 1", *[f"k >= {begin}"] * (begin is not None), *[f"k < {end}"] * (end is not None)]
+            found = self._sums(names, width, " AND ".join(conditions))
+            sums.update({place: total for place, total, _ in found})
+            num_rows += sum(count for _, _, count in found)
+            if most is not None:
+                time.sleep(1)
+        totals = {place: total for place, total, _ in other._sums(names, width, "1 = 1")}  # noqa: SLF001
+        return num_rows, width, sorted({place for place, _ in sums.items() ^ totals.items()})
+
+    def _sums(self, names: Sequence[str], width: int, where: str) -> list[tuple[int, int, int]]:
+        rows = f"{self._hashed(names)} WHERE {where}"
+        found = self.ask(f"SELECT {self.place.format(width)}, SUM(h), COUNT(*) FROM {rows} GROUP BY 1")
+        return [(int(place), int(total), int(count)) for place, total, count in found]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `rows`: texts of the key, and the hash."""
+        return pa.schema([*((name, pa.string()) for name in self.key), ("hash", pa.int64())])
+
+    def rows(self, names: Sequence[str], width: int, places: Sequence[int]) -> Iterator[pa.Table]:
+        """The rows of these ranges."""
+        for at in places:
+            near = f"k BETWEEN {(at - 1) * width} AND {(at + 1) * width}"  # numbers are divided towards 0
+            found = self.ask(f"SELECT * FROM {self._hashed(names)} WHERE {near} AND {self.place.format(width)} = {at}")
+            yield pa.Table.from_pylist(
+                [dict(zip(("k", *self.schema.names), row, strict=True)) for row in found], self.schema
+            )
+
+    def _hashed(self, names: Sequence[str]) -> str:
+        """A sub-query: the number k, texts of the key, and the hash h of a row."""
+        joined = [self.text(name) for name in names]
+        while len(joined) > 1:
+            groups = (joined[i : i + _ARGUMENTS] for i in range(0, len(joined), _ARGUMENTS))
+            joined = [f"CONCAT_WS('|', {', '.join(group)})" for group in groups]
+        keys = ", ".join(f"{self.text(name)} AS t{i}" for i, name in enumerate(self.key))
+        number, _ = self.columns[self.key[0]]
+        return f"(SELECT {number} AS k, {keys}, {self.number.format(joined[0])} AS h FROM {self.relation}) AS hashed"
+
+
+_DUCKDB = {
+    **dict.fromkeys(("timestamp", "time"), "epoch_us({0})"),
+    **dict.fromkeys(("binary", "fixed"), "lower(hex({0}))"),
+    "int": "{0}",
+    "bool": "CAST({0} AS INTEGER)",
+    "decimal": "regexp_replace(CAST({0} AS VARCHAR), '^(-?)[.]', '\\10.')",  # no 0 before the point if all digits are behind it
+    "string": "length({0}), ':', {0}",
+    "date": "date_diff('day', DATE '1970-01-01', {0})",
+    "double": "CASE WHEN isnan({0}) THEN 9221120237041090560 ELSE CAST(CAST({0} AS BIT) AS BIGINT) END",
+    "float": "CASE WHEN isnan({0}) THEN 2143289344 ELSE CAST(CAST({0} AS BIT) AS INTEGER) END",
+}
+"""See `HashedTable`."""
+
+
+def hashed_in_duckdb(connection: Any, relation: str, schema: pa.Schema, key: Sequence[str]) -> HashedTable:
+    """Rows in DuckDB, whose columns are c0, c1, ..."""
+    return HashedTable(
+        lambda sql: list(connection.execute(sql).fetchall()),
+        relation,
+        {field.name: (f"c{place}", field.type) for place, field in enumerate(schema)},
+        key,
+        _DUCKDB,
+        "('0x' || left(md5({}), 15))::BIGINT",
+        "k // {}",
+    )
+
+
 class LiveSource(Protocol):
     """A connection to a source whose events do not end. Mutable: it remembers how far it has read."""
 
@@ -316,6 +446,14 @@ class LiveSource(Protocol):
 
         The rows of a batch that ends within a transaction are committed together with the next one. If the first batch
         `continues` nothing and the table has rows of an unfinished load, they must be removed: see `LoadOutdatedError`.
+        """
+        ...
+
+    def hashed(self, table: TableFeed, source_table: str) -> HashedTable:
+        """The rows of a table as they are, with all changes that were streamed before.
+
+        Raises:
+            SourceError: the source cannot be reached, or no longer has the table.
         """
         ...
 

@@ -33,6 +33,8 @@ def compare_both(tables: MirrorTables, green: int) -> bool:
     subject = tables.subject()
     by_all = {check(subject).name: check(subject).passed for check in ALL}
     by_changed = check_changed_keys(subject, green)
+    if isinstance(by_changed, NeedsAllRows) and "without a value" in by_changed.reason:
+        return all(by_all.values())
     if isinstance(by_changed, NeedsAllRows):  # rows changed without the log, which is never right
         assert "keys the log did not change" in by_changed.reason
         assert not all(by_all.values())
@@ -44,15 +46,17 @@ def compare_both(tables: MirrorTables, green: int) -> bool:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_keys_with_null_and_rows_that_come_back_are_compared(tmp_path: Path, *, partitioned: bool) -> None:
+def test_rows_that_come_back_are_compared(tmp_path: Path, *, partitioned: bool) -> None:
     tables = MirrorTables(tmp_path, partitioned=partitioned)
     tables.apply([(1, "eu", 10), (None, "eu", 30), (2, "us", 20), (3, "us", 5)])
     green = current(tables.subject())
-    tables.apply([(None, "eu", 31), (4, "us", 40)], deletes=[(1, "eu"), (2, "us")])
+    tables.apply([(4, "us", 40)], deletes=[(1, "eu"), (2, "us")])
     files = tables.apply([(1, "eu", 12)], deletes=[(4, "us")])
     assert compare_both(tables, green)
     tables.mirror.commit(remove=[file for file in files if file.is_delete])
     assert not compare_both(tables, green)
+    tables.apply([(None, "eu", 31)])
+    assert isinstance(check_changed_keys(tables.subject(), green), NeedsAllRows)
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 1_000, 40_000])
@@ -65,7 +69,9 @@ def test_more_changes_than_fit_into_memory_are_left_to_the_comparison_in_buckets
     tables.apply([(number, "eu", number) for number in range(2, 200)])
     assert not isinstance(check_changed_keys(tables.subject(), green), NeedsAllRows)
     small = replace(tables.subject(), memory_bytes=memory_bytes)
-    assert check_changed_keys(small, green) == NeedsAllRows(TOO_MANY)
+    found = check_changed_keys(small, green)
+    assert isinstance(found, NeedsAllRows)
+    assert TOO_MANY in found.reason
 
 
 def test_a_row_that_reappears_long_after_its_delete_fails_the_check_of_that_name(tmp_path: Path) -> None:
@@ -87,7 +93,10 @@ def test_random_histories_and_faults_are_judged_alike(tmp_path: Path, seed: int)
     alive: dict[tuple[int | None, str], Row] = {}
 
     def batch() -> list[object]:
-        keys = [(chance.choice([None, *range(1, 12)]), chance.choice(["eu", "us"])) for _ in range(6)]
+        keys = [
+            (chance.choice([*range(1, 12), *([] if seed % 4 else [None])]), chance.choice(["eu", "us"]))
+            for _ in range(6)
+        ]
         rows = {key: (*key, chance.randrange(5)) for key in keys[:4]}
         gone = [key for key in dict.fromkeys(keys[4:]) if key not in rows]
         alive.update(rows)

@@ -19,7 +19,7 @@ from nevermore.pipelines.decode.batches import BatchEnd, RawEvents
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.formats.binlog import MysqlTable, event, values_change
-from nevermore.pipelines.sources.live import Finding, LiveSource, Wanted, clock_finding, unfit
+from nevermore.pipelines.sources.live import Finding, HashedTable, LiveSource, Wanted, clock_finding, unfit
 from nevermore.pipelines.sources.mysql import log
 from nevermore.pipelines.sources.mysql.load import MysqlBatch, TableLoad, refused
 from nevermore.pipelines.sources.mysql.log import Effect, LogEvent, LogReader
@@ -32,10 +32,18 @@ from nevermore.pipelines.sources.mysql.position import (
     log_number,
     parts_of,
 )
-from nevermore.pipelines.sources.mysql.server import Server, lost
+from nevermore.pipelines.sources.mysql.server import Server, lost, quoted
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.wording import counted
 
+_TEXTS = {
+    **dict.fromkeys(("bool", "int", "decimal"), "{0} + 0"),
+    "string": "CHAR_LENGTH({0}), ':', CONVERT({0} USING utf8mb4)",
+    "date": "DATEDIFF({0}, '1970-01-01')",
+    "timestamp": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {0})",
+    "binary": "LOWER(HEX({0}))",
+}
+"""See `HashedTable`."""
 _logger = logging.getLogger(__name__)
 MAX_EVENTS = 200_000
 """Events in a batch: each takes some hundred bytes in addition to its rows."""
@@ -219,6 +227,20 @@ class MysqlReader(LiveSource):
         self.interrupt()
         start = self._at(self._start, self._start_gtid) if position is None else MysqlPosition.from_json(position)
         yield from TableLoad(self._server, source_table, table, limit_bytes).parts(start)
+
+    def hashed(self, table: TableFeed, source_table: str) -> HashedTable:
+        """See `LiveSource`."""
+        types = self._server.describe(source_table).declared.types
+        return HashedTable(
+            self._server.query,
+            ".".join(map(quoted, source_table.split(".", 1))),
+            {table.target_name(name): (quoted(name), kind.arrow) for name, kind in types.items()},
+            [table.target_name(name) for name, _ in self._server.ordered_key(source_table)],
+            _TEXTS,
+            "CAST(CONV(LEFT(MD5({}), 15), 16, 10) AS UNSIGNED)",
+            "k DIV {}",
+            lambda: self._server.written()[1],
+        )
 
     def _at(self, place: int, gtid: str) -> MysqlPosition:
         """A position in the log of this server."""

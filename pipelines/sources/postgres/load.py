@@ -7,7 +7,7 @@ that no chunk has it, and a change that does not send all of its values would fi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +36,6 @@ from nevermore.pipelines.sources.table_position import Chunk, End, KeyColumn, Lo
 from nevermore.scan_core import Mask
 
 MAX_CHUNK_ROWS = 2_000_000
-PAGE_BYTES = 8_192
 WAIT_SECONDS = 600.0
 """How long a load waits for transactions that run when it begins."""
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
@@ -129,15 +128,16 @@ class TableLoad:
         self._check_identity(description)
         load = start.resumed(self._begun(description), self.target.name)
         self.server.wait_for_running(WAIT_SECONDS)
-        ranges = self._by_key(description, load) if load.is_ranged else self._by_address()
+        whole = _Range(self.server.relation(self.published), "", None, is_last=True)
+        ranges = self._by_key(description, load) if load.is_ranged else [whole]
         title = f"load of {self.published.name} in {self.server.source.slot}"
         continues, number = False, 0
-        for block in read_ahead(partial(self._copy, description, ranges, in_one_transaction=not load.is_ranged)):
+        for block in read_ahead(partial(self._copy, description, ranges)):
             if block.is_last:
                 chunk = Chunk(block.range.end, block.visible)
                 # Every transaction that any chunk sees has committed before this position.
                 until = self.server.inserted if block.range.is_last else 0
-                load = replace(load, chunks=(*load.chunks, chunk) if load.is_ranged else (chunk,), until=until)
+                load = replace(load, chunks=(*load.chunks, chunk), until=until)
             raw = loaded_events(title, description, pa.array(block.lines, pa.binary()), number)
             end = BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION
             yield PostgresBatch(raw, end, continues, replace(start, load=load))
@@ -174,15 +174,13 @@ class TableLoad:
         names = [in_quotes(name) for name, _, _ in self.server.ordered_key(description.oid)]
         key = ", ".join(names)
         ends = key if done.column is not None else ", ".join(f"{name}::text" for name in names)
-        size, rows, is_partitioned = self.server.query(
-            "SELECT sum(pg_relation_size(oid)), sum(greatest(reltuples, 0)), bool_or(relkind = 'p') FROM pg_class "
+        size, rows = self.server.query(
+            "SELECT sum(pg_relation_size(oid)), sum(greatest(reltuples, 0)) FROM pg_class "
             "WHERE oid = %s OR oid IN (SELECT relid FROM pg_partition_tree(%s))",
             description.oid,
             description.oid,
         )[0]
-        # rows of tables that inherit from this one are sent as theirs
-        only = "" if is_partitioned else "ONLY "
-        relation = f"{only}{self.published.sql_name}"
+        relation = self.server.relation(self.published)
         width = float(size) / float(rows) if rows else 100.0
         step = chunk_rows(self.server.source.chunk_bytes, width, MAX_CHUNK_ROWS)
         begin = done.chunks[-1].end if done.chunks else None
@@ -197,44 +195,21 @@ class TableLoad:
                 return
             begin = end
 
-    def _by_address(self) -> Iterator[_Range]:
-        leaves = self.server.query(
-            "SELECT format('%%I.%%I', n.nspname, c.relname), c.relkind::text, pg_relation_size(c.oid) / "
-            "current_setting('block_size')::int FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            "WHERE (c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s))) AND c.relkind <> 'p' ORDER BY 1",
-            self.published.oid,
-            self.published.oid,
-        )
-        found: list[tuple[str, str]] = []
-        for name, kind, pages in leaves:
-            relation = f"ONLY {name}"
-            step = max(self.server.source.chunk_bytes // PAGE_BYTES, 1)
-            borders = [*range(step, int(pages), step)] if kind == "r" else []
-            for begin, end in zip([0, *borders], [*borders, None], strict=True):
-                lower = f"ctid >= '({begin},0)'" if begin else ""
-                upper = "" if end is None else f"ctid < '({end},0)'"
-                found.append((relation, " AND ".join(filter(None, (lower, upper)))))
-        found = found or [(self.published.sql_name, "")]  # a partitioned table without partitions
-        for place, (relation, condition) in enumerate(found, 1):
-            yield _Range(relation, condition, None, is_last=place == len(found))
-
-    def _copy(self, description: SourceTable, ranges: Iterator[_Range], put: _Put, *, in_one_transaction: bool) -> None:
-        """Read ranges, all in one transaction or each in one of its own."""
+    def _copy(self, description: SourceTable, ranges: Iterable[_Range], put: _Put) -> None:
+        """Read ranges, each in a transaction of its own."""
         names = ", ".join(in_quotes(column.name) for column in description.columns)
         connection: Any = connect(self.server.source)
-        visible: str | None = None
         try:
             with reported(f"{self.published.name} could not be loaded"), connection.cursor() as cursor:
                 for part in ranges:
-                    if visible is None or not in_one_transaction:
-                        cursor.execute("ROLLBACK" if visible is not None else "SELECT 1")
-                        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                        cursor.execute("SELECT pg_current_snapshot()::text")
-                        visible = str(cursor.fetchone()[0])
+                    cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    cursor.execute("SELECT pg_current_snapshot()::text")
+                    visible = str(cursor.fetchone()[0])
                     condition = " AND ".join(filter(None, (part.condition, self.published.condition)))
                     where = f" WHERE {condition}" if condition else ""
                     sink = _Sink(self.limit_bytes, part, visible, put)
                     cursor.copy_expert(f"COPY (SELECT {names} FROM {part.relation}{where}) TO STDOUT", sink)
+                    cursor.execute("ROLLBACK")
                     put(_Block(sink.lines, part, visible, is_last=True))
         finally:
             connection.close()

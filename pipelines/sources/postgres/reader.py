@@ -22,7 +22,8 @@ from nevermore.pipelines.formats.pgoutput import (
     relation_message,
 )
 from nevermore.pipelines.jsonscan.spans import from_binary
-from nevermore.pipelines.sources.live import HEARTBEAT_BYTES, LiveSource
+from nevermore.pipelines.sources.live import HEARTBEAT_BYTES, HashedTable, LiveSource
+from nevermore.pipelines.sources.postgres.load import WAIT_SECONDS as LOAD_SECONDS
 from nevermore.pipelines.sources.postgres.load import PostgresBatch, TableLoad
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Shape, UnsentError, lsn_text
 from nevermore.pipelines.sources.postgres.server import (
@@ -53,6 +54,22 @@ _NO_CHANGES = frozenset(ord(letter) for letter in "YOM")
 _CHANGES = frozenset(ord(letter) for letter in "IUDT")
 
 
+_SINCE = "CASE WHEN isfinite({0}) THEN concat(%s) ELSE concat({0}) END"
+_MICROSECONDS = "(extract(epoch FROM {0}) * 1000000)::bigint"
+_TEXTS = {
+    "bool": "{0}::int",
+    "int": "{0}",
+    "decimal": "{0}::numeric(1000,{1})",
+    "string": "length(concat({0})), ':', {0}",
+    "date": _SINCE % "{0} - date '1970-01-01'",
+    "timestamp": _SINCE % _MICROSECONDS,
+    "time": _MICROSECONDS,
+    "binary": "encode({0}, 'hex')",
+    "fixed": "replace({0}::text, '-', '')",
+    "double": "('x' || encode(float8send({0}), 'hex'))::bit(64)::bigint",
+    "float": "('x' || encode(float4send({0}), 'hex'))::bit(32)::int",
+}
+"""See `HashedTable`."""
 _log = logging.getLogger(__name__)
 
 
@@ -227,6 +244,24 @@ class PostgresReader(LiveSource):
         known = self._at(self._start) if position is None else PostgresPosition.from_json(position)
         known = replace(known, timeline=self._timeline, member=published.member, shape=published.shape)
         yield from TableLoad(self._server, publication, published, table, limit_bytes).parts(known)
+
+    def hashed(self, table: TableFeed, source_table: str) -> HashedTable:
+        """See `LiveSource`."""
+        server = self._server
+        published = next(t for t in server.require_publication().tables if t.name == source_table)
+        server.wait_for_running(LOAD_SECONDS)  # the stream may have a transaction shortly before others see it
+        where = f" WHERE {published.condition}" if published.condition else ""
+        types = server.describe(published).declared.types
+        return HashedTable(
+            server.query,
+            f"(SELECT * FROM {server.relation(published)}{where}) AS t",
+            {table.target_name(name): (in_quotes(name), kind.arrow) for name, kind in types.items()},
+            [table.target_name(name) for name, _, _ in server.ordered_key(published.oid)],
+            _TEXTS,
+            "('x0' || left(md5(convert_to({}, 'UTF8')), 15))::bit(64)::bigint",
+            "k::bigint / {}",
+            lambda: server.inserted,
+        )
 
     def _at(self, place: int) -> PostgresPosition:
         """A position here and now."""

@@ -475,6 +475,11 @@ class Server:
         columns = (SourceColumn(name, names[kind, modifier], name in key) for name, kind, modifier in rows)
         return SourceTable(table.oid, table.name, tuple(columns), key)
 
+    def relation(self, table: PublishedTable) -> str:
+        """The rows of a table that are sent as its own: those of its partitions, but not of tables that inherit from it."""
+        is_partitioned = self.value("SELECT relkind = 'p' FROM pg_class WHERE oid = %s", table.oid)
+        return table.sql_name if is_partitioned else f"ONLY {table.sql_name}"
+
     def key_of(self, oid: int) -> tuple[str, ...]:
         """Columns of the index that is the replica identity, else of the primary key, in the order of the table."""
         rows = self.query(

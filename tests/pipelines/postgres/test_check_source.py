@@ -14,8 +14,10 @@ from nevermore.checks.source_equality import mirror_equals_source
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.sources.live import RANGE_ROWS
 from nevermore.pipelines.sources.postgres.load import PostgresBatch
 from nevermore.pipelines.sources.postgres.reader import PostgresReader
+from nevermore.pipelines.sources.postgres.server import Server
 from tests.support.lost_rows import found_after_losses
 
 ROWS = 30_000
@@ -71,6 +73,32 @@ def test_missing_extra_and_changed_rows_are_found(shop: Any, key: str) -> None:
         assert {str(side["amount"]) for side in other} == {"None", "1.13"}
     shop.ingest(config)
     assert mirror_equals_source(config, "shop.items").details[: len(wrong)] == wrong
+
+
+def test_equal_rows_stay_in_the_database(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, fetched = items(shop), list[int]()
+    query = Server.query
+    monkeypatch.setattr(Server, "query", lambda *given: fetched.append(len(found := query(*given))) or found)
+    monkeypatch.setattr(PostgresReader, "load", None)  # nothing is decoded
+    found = mirror_equals_source(config, "shop.items")
+    assert (found.passed, found.details, found.compared["rows in database"]) == (True, [], ROWS)
+    assert sum(fetched) < 100
+    shop.sql(
+        "UPDATE items SET body = 'later' WHERE n IN (5, 20000)", f"INSERT INTO items VALUES (-1, 'new', 1, {-ROWS})"
+    )
+    found = mirror_equals_source(config, "shop.items")
+    assert (found.passed, found.details) == (True, ["3 rows that changed meanwhile not compared"])
+    assert sum(fetched) < 5 * RANGE_ROWS
+    limited = shop.config("items", checks={"max_rows_per_second": 20_000})
+    assert mirror_equals_source(limited, "shop.items").compared == found.compared
+
+
+def test_a_fault_of_the_decoder_is_found(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = items(shop)
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 77")
+    monkeypatch.setattr(source_equality._Reading, "rows", lambda *_: [shop.mirror(config, "items")])
+    found = mirror_equals_source(config, "shop.items")
+    assert found.details[0].startswith("1 row that the database writes as other text, though a load reads the same")
 
 
 def test_one_row_in_a_hundred_is_wrong(shop: Any) -> None:
