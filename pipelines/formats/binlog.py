@@ -57,6 +57,8 @@ _NO_ROWS = dict.fromkeys(
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
 MAX_BYTES = 2**31 - 1
+PACKET_HEADER_BYTES = 4
+"""Of a row that was selected, in front of its values."""
 _DOUBLE_BYTES = 9
 _NUMPY = {rows.FLOAT: "<f4", rows.DOUBLE: "<f8"}
 """Of a double in JSON: its own, and at least one for its type."""
@@ -493,7 +495,7 @@ def decode_mysql_rows(raw: RawEvents, _options: MysqlRowsOptions) -> Events:
     data, count = documents.data, len(documents)
     start, end = np.ascontiguousarray(documents.start), np.ascontiguousarray(documents.end)
     if raw.is_load:
-        return _selected_rows(layout, data, start, end)
+        return _selected_rows(layout, data, start + PACKET_HEADER_BYTES, end)
     broken = np.zeros(count, np.bool_)
 
     def find(room: int) -> tuple[int, list[NDArray[np.int32]]]:

@@ -503,6 +503,37 @@ def read_rows(
     return to
 
 
+@kernel("u8[] i64 i64 i64[]=")
+def frame(data: Bytes, at: int, size: int, places: NDArray[np.int64]) -> int:
+    """Find packets: places of their contents, up to one that ends the rows or is not complete; return their number.
+
+    Args:
+        data: what the server sent.
+        at: begin of the first packet.
+        size: number of bytes.
+        places: receives the begin of each packet's content, and after the last the begin of the next packet. The last
+            entry is 1 if the packet there is complete but is no row: it ends the rows, is an error or part of a large row.
+    """
+    require(0 <= at <= size <= len(data) and len(places) >= 3)
+    count = 0
+    p = np.int64(at)
+    places[len(places) - 1] = 0
+    while p + 4 <= size and count < len(places) - 2:
+        length = np.int64(little(data, p, 3))
+        if p + 4 + length > size:
+            break
+        # 0xFE begins the length of a value of 8 bytes, too: no row of less than 9 bytes has one
+        first = data[p + 4] if length > 0 else np.uint8(0xFF)
+        if first == 0xFF or (first == 0xFE and length < 9) or length == 0xFFFFFF:
+            places[len(places) - 1] = 1
+            break
+        places[count] = p + 4
+        count += 1
+        p += 4 + length
+    places[count] = p
+    return count
+
+
 @kernel("u8[] i32[] i32[] u8[] i32[][]= i32[][]= i8[][]=")
 def read_texts(
     data: Bytes, begin: Places, until: Places, what: Bytes, start: Places, end: Places, kind: NDArray[np.int8]

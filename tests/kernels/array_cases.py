@@ -438,6 +438,21 @@ def read_stored_rows(random: Random) -> Arguments:
     ]  # fmt: skip
 
 
+def frame_packets(random: Random) -> Arguments:
+    data = b""
+    for _ in range(random.integers(0, 6)):
+        content = random.choice(list(b"\xff\xfe\x00a"), random.integers(0, 12)).astype(np.uint8).tobytes()
+        stated = len(content) if random.random() < 0.9 else int(random.choice([0, 5, 0xFFFFFF]))
+        data += stated.to_bytes(3, "little") + b"\0" + content
+    size = len(data) - int(random.random() < 0.2) * min(3, len(data))
+    return [
+        fixed(data),
+        int(random.integers(0, min(4, size) + 1)) if random.random() < 0.2 else 0,
+        size,
+        np.zeros(random.integers(2, 8), np.int64),
+    ]
+
+
 def read_protocol_texts(random: Random) -> Arguments:
     columns, rows = int(random.integers(0, 5)), []
     for _ in range(random.integers(0, 5)):
@@ -524,6 +539,7 @@ def write_json(random: Random) -> Arguments:
 CASES: dict[str, Callable[[Random], Arguments]] = {
     "nevermore.pipelines.formats.mysql_json_kernels.write_trees": write_trees,
     "nevermore.pipelines.formats.mysql_kernels.find_rows": find_stored_rows,
+    "nevermore.pipelines.formats.mysql_kernels.frame": frame_packets,
     "nevermore.pipelines.formats.mysql_kernels.read_rows": read_stored_rows,
     "nevermore.pipelines.formats.mysql_kernels.read_texts": read_protocol_texts,
     "nevermore.pipelines.formats.pgoutput_kernels.number_messages": number_messages,

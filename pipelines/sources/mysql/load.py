@@ -21,7 +21,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
-from nevermore.pipelines.sources.mysql.log import packets
+from nevermore.pipelines.sources.mysql.log import FULL_PACKET
 from nevermore.pipelines.sources.mysql.position import MysqlPosition, log_number, place
 from nevermore.pipelines.sources.mysql.server import (
     INTEGER_BYTES,
@@ -39,8 +39,8 @@ from nevermore.scan_core import Mask
 
 MAX_CHUNK_ROWS = 2_000_000
 COM_QUERY = 3
-PACKET_BYTES = 50
-"""Memory of a packet in addition to its content."""
+READ_BYTES = 1024**2
+MAX_PLACES = 65_536
 LOCK_SECONDS, LOCK_TRIES = 2, 30
 PLACED_KEYS = 1_000
 """Keys whose chunks the server tells in one query."""
@@ -339,27 +339,80 @@ class _Selection:
         names = ", ".join(map(_selected, self.description.columns))
         with reported(f"{self._name} could not be loaded"):
             self._connection._execute_command(COM_QUERY, f"SELECT {names} FROM {self._table}{where}")  # noqa: SLF001
-            first = self._connection._read_packet()  # noqa: SLF001 - rows are decoded in blocks, not one by one
+            first = self._connection._read_packet()  # noqa: SLF001 - rows are read in blocks, not one by one
             count = first.read_length_encoded_integer()
             for _ in range(count + 1):  # descriptions of columns, and their end
                 self._connection._read_packet()  # noqa: SLF001
-            held: list[bytes] = []
+            held: list[pa.BinaryArray] = []
             size = 0
-            for packet in packets(self._connection):
-                # 0xFE begins the length of a value of 8 bytes, too: no row of less than 9 bytes has one
-                if packet[0] == 0xFE and len(packet) < 9:
-                    break
-                if packet[0] == 0xFF:
-                    text = packet[9:].decode("utf-8", "replace")
-                    raise SourceError(f"{self._name} could not be loaded: {text}; the next run continues the load")
-                held.append(packet)
-                size += PACKET_BYTES + len(packet)
+            for block in self._blocks():
+                held.append(block)
+                size += block.nbytes
                 if size >= self._limit_bytes:
-                    yield pa.array(held, pa.binary()), False
+                    yield pa.concat_arrays(held), False
                     held, size = [], 0
             # While the rows are committed, no statement that alters the table should wait for this transaction.
             rows_of(self._connection, "ROLLBACK")
-            yield pa.array(held, pa.binary()), True
+            yield pa.concat_arrays(held) if held else pa.array([], pa.binary()), True
+
+    def _blocks(self) -> Iterator[pa.BinaryArray]:
+        """Rows, each with the header of its packet, as the server sends them."""
+        source = self._connection._rfile  # noqa: SLF001
+        places = np.zeros(MAX_PLACES, np.int64)
+        data = b""
+        while True:
+            array = np.frombuffer(data, np.uint8)
+            count = int(stored.frame(array, 0, len(data), places))
+            rest = int(places[count])
+            if count:
+                offsets = np.append(places[:count] - 4, rest).astype(np.int32)
+                yield pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+            is_special = places[-1] == 1
+            data = data[rest:]
+            if is_special:
+                if data[:3] != b"\xff\xff\xff":
+                    self._finish(data)
+                    return
+                row, data = self._large(data)
+                yield pa.array([row], pa.binary())
+            elif count < MAX_PLACES - 2:
+                more = source.read1(READ_BYTES)
+                if not more:
+                    raise OSError("the server closed the connection")
+                data += more
+
+    def _large(self, data: bytes) -> tuple[bytes, bytes]:
+        """(a row that takes several packets, what follows it)."""
+        row = [b"\0\0\0\0"]
+        while True:
+            data = self._at_least(4, data)
+            size = int.from_bytes(data[:3], "little")
+            data = self._at_least(4 + size, data)
+            row.append(data[4 : 4 + size])
+            data = data[4 + size :]
+            if size < FULL_PACKET:
+                return b"".join(row), data
+
+    def _at_least(self, size: int, data: bytes) -> bytes:
+        """What was read, and what is missing to so many bytes."""
+        if len(data) < size:
+            data += self._connection._rfile.read(size - len(data))  # noqa: SLF001
+        if len(data) < size:
+            raise OSError("the server closed the connection")
+        return data
+
+    def _finish(self, data: bytes) -> None:
+        """See that the packet after the rows is their end, and the last.
+
+        Raises:
+            SourceError: it is an error.
+        """
+        size = int.from_bytes(data[:3], "little")
+        if data[4] == 0xFF:
+            text = data[13 : 4 + size].decode("utf-8", "replace")
+            raise SourceError(f"{self._name} could not be loaded: {text}; the next run continues the load")
+        if len(data) != 4 + size:
+            raise SourceError(f"{self._name} could not be loaded: the server sent more than its rows")
 
 
 def _texts(values: pa.Array) -> list[str]:

@@ -94,18 +94,20 @@ class LogEvent:
 def packets(connection: Any) -> Iterator[bytes]:
     """Packets that a server sends, each in whole, without end."""
     read = connection._rfile.read  # noqa: SLF001 - PyMySQL reads packets one field at a time
-    begun = b""
     while True:
-        header = read(4)
-        size = int.from_bytes(header[:3], "little")
-        part = read(size)
-        if len(header) < 4 or len(part) < size:
-            raise OSError("the server closed the connection")
-        if size == FULL_PACKET:
-            begun += part
-            continue
-        yield begun + part if begun else part
-        begun = b""
+        parts = []
+        while True:
+            header = read(4)
+            if len(header) < 4:
+                raise OSError("the server closed the connection")
+            size = int.from_bytes(header[:3], "little")
+            part = read(size)
+            if len(part) < size:
+                raise OSError("the server closed the connection")
+            parts.append(part)
+            if size < FULL_PACKET:
+                break
+        yield parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class LogReader:
