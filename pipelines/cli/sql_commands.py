@@ -178,11 +178,13 @@ class _Session:
             yield
         except self._library.CatalogException as error:  # its own suggestions do not know the project
             first = str(error).partition("\n")[0]
-            raise ConfigError(f"the query failed: {first} The project has {', '.join(self.views)}") from error
+            hint = _FOR_SPARK if "Function" in first else f" The project has {', '.join(self.views)}"
+            raise ConfigError(f"the query failed: {first}{hint}") from error
         except (self._library.Error, OSError, ValueError) as error:  # the last two from a stream of Arrow
-            raise ConfigError(
-                f"the query failed: {error}\nThis is DuckDB's SQL; for Spark's, add --engine spark"
-            ) from error
+            raise ConfigError(f"the query failed: {error}{_FOR_SPARK}") from error
+
+
+_FOR_SPARK = "\nThis is DuckDB's SQL; for Spark's, add --engine spark"
 
 
 def _takes_few(plan: dict[str, Any], *, is_limited: bool = False) -> bool:

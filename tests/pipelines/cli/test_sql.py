@@ -322,6 +322,7 @@ def test_what_spark_refuses_is_one_message(run: Run, config: Path, query: str, m
         ("select * from custmers", "custmers does not exist! The project has customers, shop.customers"),
         ("select nothing from customers", 'column "nothing" not found'),
         ("selec 1", "syntax error"),
+        ("select date_format(id, 'y') from customers", "for Spark's, add --engine spark"),
         ("select cast(city as int) from customers", "Could not convert string 'Oslo'"),
         ("from shop.orders", "schema"),
     ],
