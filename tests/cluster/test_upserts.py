@@ -34,7 +34,7 @@ def run(folder: Path, url: str) -> dict[str, Any]:
 def test_tasks_of_a_cluster_write_dataframes(worker_path: Path, tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path / "cluster", [worker_path]) as cluster:
         seen = run(tmp_path, cluster.url)
-    assert (seen["engine"], seen["rows"]) == ("spark", 20_000)
+    assert (seen["engine"], seen["again"], seen["rows"]) == ("spark", "nothing new", 20_000)
     assert seen["sum"] == sum(-1 if n % 3 == 0 else 2 * n for n in range(20_000))
     assert "30,000 keys more than once in the data" in seen["error"]
 

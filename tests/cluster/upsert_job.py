@@ -21,8 +21,8 @@ def main() -> None:
     frame = spark.range(0, 30_000, numPartitions=6).selectExpr("id", "id * 2 as v")
     seen = {}
     try:
-        for batch in ("1", "1"):
-            seen["engine"] = project.upsert(NAME, frame, batch_id=batch).engine
+        seen["engine"] = project.upsert(NAME, frame, batch_id="1").engine
+        seen["again"] = project.upsert(NAME, frame, batch_id="1").status
         project.upsert(NAME, frame.where("id % 3 = 0").selectExpr("id", "-1L as v"))
         project.delete(NAME, frame.where("id >= 20000"))
         rows = project.scan(NAME).to_table()
