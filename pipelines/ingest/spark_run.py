@@ -14,7 +14,7 @@ from nevermore.pipelines.changes.change_run import BATCH_SHARE, in_groups
 from nevermore.pipelines.config.project import SparkConfig
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import Rejected
-from nevermore.pipelines.decode.feed import FeedConfig
+from nevermore.pipelines.decode.feed import POSITION, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.sources.file_changes import AppliedLines, OnSkipped, Sweep, begin_sweep
@@ -32,7 +32,6 @@ from nevermore.pipelines.spark.ingest import (
     Piece,
     PieceResult,
     TablePart,
-    ToBuckets,
     remote_changes,
     united,
     with_state,
@@ -120,6 +119,20 @@ class _Gathering:
         changes = DecodedChanges(tuple(self.frames), code, {n: count for n, count in rows.items() if count})
         return changes, self.totals[code]
 
+    def remote(self, jobs: IngestJobs, code: int, order_by: Any, limit: int, kept: list[Any]) -> RemoteChanges | None:
+        """The changes of a table, as `remote_changes` has them."""
+        changes, total = self.part(code)
+        is_ordered = order_by != POSITION and total.places
+        bounds = range_bounds(total.places, len(changes.rows)) if is_ordered else None
+        return remote_changes(jobs, changes, total, bounds, limit=limit, kept=kept)
+
+
+def range_bounds(places: Sequence[str], most: int) -> tuple[str, ...]:
+    """The first places of all ranges but the first, which hold about as many of these places each: at most `most` ranges."""
+    ordered = sorted(places)
+    chosen = {ordered[len(ordered) * number // most] for number in range(1, most)}
+    return tuple(sorted(chosen - {ordered[0]}))
+
 
 Position = FilePosition | KafkaPosition
 Join = Callable[[Collection[str]], FeedConfig | None]
@@ -184,21 +197,11 @@ class FrameRows:
                     raise SchemaConflictError("the rows of partitions have columns whose types do not fit: cast them")
                 self._gathering.take(result)
             self._task = task
-        return remote_changes(self._jobs, *self._gathering.part(0), order_by, limit=self._limit, kept=self._kept)
+        return self._gathering.remote(self._jobs, 0, order_by, self._limit, self._kept)
 
     def repeated(self) -> Any:
         """Hashes of keys that occur more than once in the rows."""
-        changes, total = self._gathering.part(0)
-        of_keys = ToBuckets(
-            total.row_type,
-            total.key,
-            changes.firsts(0),
-            changes.num_tasks(self._jobs.num_slots()),
-            0,
-            self._limit,
-            ("key",),
-        )
-        return self._jobs.repeated(changes, of_keys)
+        return self._jobs.repeated(*self._gathering.part(0), self._limit)
 
     def close(self) -> None:
         """Let Spark forget the rows."""
@@ -385,7 +388,7 @@ class SparkReading:
         yield SparkBatch(
             tables={
                 table.name: (
-                    remote_changes(self._jobs, *gathering.part(code), table.order_by, limit=limit, kept=frames),
+                    gathering.remote(self._jobs, code, table.order_by, limit, frames),
                     frozenset(gathering.totals[code].sent),
                 )
                 for code, table in enumerate(self._config.tables)

@@ -6,13 +6,14 @@ neither pyspark nor what only the driver needs.
 """
 
 import pickle
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +24,11 @@ import pyarrow.compute as pc
 from nevermore.pipelines.changes.change_log import ORDINAL, FoldOrder, RemoteChanges
 from nevermore.pipelines.changes.change_run import ChangeRun, gathered, hash_codes, key_hashes, parts_by_key, repeated
 from nevermore.pipelines.changes.keys import same_rows
+from nevermore.pipelines.changes.row_order import Order, sorted_rows
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema, in_row_type
 from nevermore.pipelines.decode.column_types import widened
-from nevermore.pipelines.decode.feed import ORDER, POSITION, Decided, FeedConfig
+from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
 from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
@@ -111,28 +113,22 @@ class TablePart:
         Raises:
             SchemaConflictError: it has another key, or types that do not fit those before.
         """
-        self.sent |= batch.sent
         if not batch.num_rows:
+            self.sent |= batch.sent
             return
         row_type = batch.row_type if self.row_type is None else united(self.row_type, batch.row_type)
-        if row_type is None or (self.key and self.key != batch.key):
+        if row_type is None or self.key not in {(), batch.key}:
             raise SchemaConflictError(
                 f"the key or the types of columns change from ({', '.join(self.key)}) {self.row_type} to "
                 f"({', '.join(batch.key)}) {batch.row_type} within a piece of a file: ingest it with engine: local"
             )
-        self.row_type, self.key = row_type, batch.key
-        truncates = np.flatnonzero(np.asarray(pc.equal(batch.table.column("op"), "t")))
-        rows = batch.table
-        if len(truncates):
-            self.rows_to_truncate = self.num_rows + int(truncates[-1]) + 1
-            self.moves_rows = self.lacks_values = False
-            rows = rows.slice(int(truncates[-1]) + 1)
-        self.num_rows += batch.num_rows
-        self.counts.update(batch.counts)
-        self.lacks_values |= bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
-        self.moves_rows |= _moves(rows, batch.key)
-        if ORDER in batch.table.column_names:
-            self.places += [batch.table.column(ORDER)[place].as_py() for place in (0, -1)]
+        table = batch.table
+        first = 1 + int(np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t"))).max(initial=-1))
+        rows = table.slice(first)
+        lacks = bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
+        places = [table.column(ORDER)[at].as_py() for at in (0, -1)] if ORDER in table.column_names else []
+        moves, counts = _moves(rows, batch.key), Counter(batch.counts)
+        self.then(TablePart(batch.num_rows, counts, row_type, batch.key, {*batch.sent}, first, moves, lacks, places))
 
     def then(self, part: "TablePart") -> None:
         """Add what follows, whose columns and key fit."""
@@ -164,8 +160,6 @@ def _keys(changes: pa.Table) -> list[pa.Array]:
 
 def united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
     """The columns of both, in types that can represent the values of both; None if there is none."""
-    if first == second:
-        return first
     both = widened(first, second)
     return None if both is None else pa.struct(list(both))
 
@@ -261,9 +255,8 @@ class DecodePieces:
                     except WideBatchError as error:
                         waiting.extendleft(reversed(parts_of(raw, config, error)))
                         continue
-                    for own, batch in zip(result.tables, done.tables.values(), strict=True):
-                        own.add(batch)
                     for code, batch in enumerate(done.tables.values()):
+                        result.tables[code].add(batch)
                         if batch.num_rows:
                             yield row_of(number, place, code, packed_table(batch.table))
                             place += 1
@@ -321,16 +314,20 @@ class DecodeRows:
         from pyspark import TaskContext  # which every worker has imported
 
         begin_task()
-        number, place = TaskContext.get().partitionId(), 0
-        result = PieceResult(number, [TablePart()], Decided())
-        try:
-            rows = map(pa.Table.from_batches, zip(batches, strict=False))
-            for place, batch in enumerate(self.changes(gathered(rows, self.most_bytes), number)):
-                result.tables[0].add(batch)
-                yield row_of(number, place, 0, packed_table(batch.table))
-        except PipelineError as error:
-            result.error = error
-        yield row_of(number, place, _RESULT, pickle.dumps(result))
+        number, rows = TaskContext.get().partitionId(), map(pa.Table.from_batches, zip(batches, strict=False))
+        yield from _piece_of(number, 0, self.changes(gathered(rows, self.most_bytes), number))
+
+
+def _piece_of(number: int, code: int, batches: Iterable[ChangeBatch]) -> Iterator[pa.RecordBatch]:
+    """The changes of a table as those of a piece, and the result of that."""
+    result = PieceResult(number, [TablePart()], Decided())
+    try:
+        for place, batch in enumerate(batches):
+            result.tables[0].add(batch)
+            yield row_of(number, place, code, packed_table(batch.table))
+    except PipelineError as error:
+        result.error = error
+    yield row_of(number, 0, _RESULT, pickle.dumps(result))
 
 
 def repeated_hashes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -425,7 +422,7 @@ class ToBuckets:
     num_buckets: int
     first: int
     most_bytes: int
-    columns: Sequence[str] = _FOLDED
+    columns: Sequence[str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the changes of `batches` by bucket, many at a time, as every row of Spark repeats their schema."""
@@ -515,8 +512,34 @@ class FoldBuckets:
 
 
 @dataclass(frozen=True, slots=True)
-class SortChanges:
-    """Sorts the changes of a table in the order of `order_by`, in one task; what it yields has the form of a decoded piece.
+class ToRanges:
+    """Distributes changes to ranges of their places in the order of `order_by`; pickled to the workers.
+
+    Attributes:
+        row_type: columns of all rows.
+        key: key columns.
+        bounds: the first place of each range but the first.
+    """
+
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    bounds: Sequence[str]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of `batches` by range. Those of a batch are in order."""
+        begin_task()
+        for piece, place, data in values_of(batches, "piece", "place", "data"):
+            own = in_row_type(unpacked_table(data), self.row_type, self.key)
+            places, rows = own.column(ORDER), range(own.num_rows)
+            cuts = [bisect_left(rows, bound, key=lambda row: places[row].as_py()) for bound in self.bounds]
+            for number, (start, stop) in enumerate(pairwise([0, *cuts, len(rows)])):
+                if stop > start:
+                    yield row_of(piece, place, number, packed_table(own.slice(start, stop - start)))
+
+
+@dataclass(frozen=True, slots=True)
+class SortRanges:
+    """Sorts the changes of ranges; pickled to the workers. What it yields has the form of decoded pieces.
 
     Attributes:
         code: number of the table in the feed.
@@ -531,37 +554,19 @@ class SortChanges:
     limit_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changes in order, and a `TablePart` for them; `batches` are sorted by piece and place."""
+        """Yield the changes of each range in order, and its result; `batches` are sorted by range, piece and place."""
         begin_task()
-        part = TablePart()
-        given = (in_row_type(unpacked_table(data), self.row_type, self.key) for (data,) in values_of(batches, "data"))
-        with closing(ChangeRun.of(given, self.limit_bytes)) as run:
-            for place, changes in enumerate(_sorted_by_place(run, self.limit_bytes)):
-                part.add(ChangeBatch(changes, self.row_type, self.key))
-                yield row_of(0, place, self.code, packed_table(changes))
-        yield row_of(0, 0, _RESULT, pickle.dumps(part))
+        for number, given in groupby(values_of(batches, "number", "data"), key=lambda row: row[0]):
+            with closing(ChangeRun.of((unpacked_table(data) for _, data in given), self.limit_bytes)) as run:
+                rows = partial(_batches, run)
+                parts = sorted_rows(rows(), Order((ORDER,)), self.limit_bytes, rows)
+                changes = (ChangeBatch(part, self.row_type, self.key) for part in parts)
+                yield from _piece_of(number, self.code, changes)
 
 
-def _sorted_by_place(run: ChangeRun, limit_bytes: int) -> Iterator[pa.Table]:
-    """The changes of a run in the order of their places, those of one place in the order of the run.
-
-    Only the places are held; what does not fit into memory is read once for each part of the result.
-    """
-    places = pa.chunked_array([chunk for t in run.tables() for chunk in t.column(ORDER).chunks], pa.string())
-    order = np.asarray(pc.sort_indices(places))
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    step = -(-len(order) // (-(-run.nbytes // max(limit_bytes, 1)) or 1))
-    for first in range(0, len(order), max(step, 1)):
-        chosen, at = list[pa.Table](), 0
-        own = list[Any]()
-        for table in run.tables():
-            within = ranks[at : at + table.num_rows]
-            mask = (within >= first) & (within < first + step)
-            chosen.append(table.filter(pa.array(mask)))
-            own.append(within[mask])
-            at += table.num_rows
-        yield pa.concat_tables(chosen).take(pa.array(np.argsort(np.concatenate(own))))
+def _batches(run: ChangeRun) -> Iterator[pa.RecordBatch]:
+    for table in run.tables():
+        yield from table.to_batches()
 
 
 def run_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -665,27 +670,34 @@ class IngestJobs(SparkJobs):
         results = (pickle.loads(bytes(row["data"])) for row in rows)  # noqa: S301 - of our own tasks
         return sorted(results, key=lambda result: result.number)
 
-    def repeated(self, changes: "DecodedChanges", spread: ToBuckets) -> Any:
+    def repeated(self, changes: "DecodedChanges", total: TablePart, limit: int) -> Any:
         """Hashes of keys that occur more than once.
 
         Raises:
             SourceError: as `write_log`.
         """
-        hashes = self._bucketed(changes, spread).mapInArrow(repeated_hashes, ROWS)
+        hashes = self._by_bucket(changes, total, limit, ("key",)).mapInArrow(repeated_hashes, ROWS)
         return np.frombuffer(b"".join(bytes(row["data"]) for row in self.collected(hashes)), np.uint64)
 
-    def in_order(self, changes: "DecodedChanges", task: SortChanges) -> tuple["DecodedChanges", TablePart, Any]:
+    def in_order(
+        self, changes: "DecodedChanges", spread: ToRanges, limit: int
+    ) -> tuple["DecodedChanges", TablePart, Any]:
         """(changes in the order of their places; what they contribute; what Spark keeps of them until `unpersist`).
 
         Raises:
             SourceError: as `write_log`.
         """
+        ranges = self._shuffled(changes, spread, len(spread.bounds) + 1)
         with self.for_few_rows():
-            ordered = changes.frame(1).sortWithinPartitions("piece", "place").mapInArrow(task, ROWS).persist()
-        (row,) = self.collected(ordered.where(f"number = {_RESULT}").select("data"))
-        total: TablePart = pickle.loads(bytes(row["data"]))  # noqa: S301 - of our own task
+            ordered = ranges.mapInArrow(SortRanges(changes.code, spread.row_type, spread.key, limit), ROWS).persist()
+        total, rows = TablePart(), {}
+        for result in self._results(ordered):
+            if result.error is not None:
+                raise result.error
+            total.then(result.tables[0])
+            rows[result.number] = result.tables[0].num_rows
         _check_number(total.num_rows, changes.num_rows)
-        return DecodedChanges([(ordered, 0, 0)], changes.code, {0: total.num_rows}), total, ordered
+        return DecodedChanges([(ordered, 0, max(rows))], changes.code, rows), total, ordered
 
     def fetched(self, changes: "DecodedChanges", row_type: pa.StructType, key: tuple[str, ...]) -> Iterator[pa.Table]:
         """The changes in order, for this process.
@@ -695,8 +707,8 @@ class IngestJobs(SparkJobs):
         """
         found = 0
         for row in self.streamed(changes.frame().sort("piece", "place").select("data")):
-            own = unpacked_table(bytes(row["data"]))
-            yield ChangeBatch(own, own.schema.field("after").type, key).in_row_type(row_type).table
+            own = in_row_type(unpacked_table(bytes(row["data"])), row_type, key)
+            yield own
             found += own.num_rows
         _check_number(found, changes.num_rows)
 
@@ -709,20 +721,28 @@ class IngestJobs(SparkJobs):
         return self._written(self._passed(changes, task), changes.num_rows).files
 
     def write_mirror(
-        self, changes: "DecodedChanges", spread: ToBuckets, task: FoldBuckets
+        self, changes: "DecodedChanges", total: TablePart, task: FoldBuckets
     ) -> tuple[list[WrittenFile], int]:
         """Write the files of a mirror.
 
         Raises:
             SourceError: as `write_log`.
         """
-        left = changes.num_rows - max(0, spread.first - min(spread.firsts.values()))
-        ordered = self._bucketed(changes, spread).sortWithinPartitions("number", "piece", "place")
-        written = self._written(ordered.mapInArrow(task, ROWS), left)
+        ordered = self._by_bucket(changes, total, task.limit_bytes, _FOLDED, total.rows_to_truncate)
+        written = self._written(ordered.mapInArrow(task, ROWS), changes.num_rows - total.rows_to_truncate)
         return written.files, written.num_missed
 
-    def _bucketed(self, changes: "DecodedChanges", spread: ToBuckets) -> Any:
-        return self._passed(changes, spread).repartition(spread.num_buckets, "number")
+    def _by_bucket(
+        self, changes: "DecodedChanges", total: TablePart, limit: int, columns: Sequence[str], first: int = 0
+    ) -> Any:
+        """The changes, without those before `first`, by buckets of keys, in their order."""
+        buckets = changes.num_tasks(self.num_slots())
+        spread = ToBuckets(total.row_type, total.key, changes.firsts(0), buckets, first, limit, columns)
+        return self._shuffled(changes, spread, buckets)
+
+    def _shuffled(self, changes: "DecodedChanges", spread: Any, most: int) -> Any:
+        whole = self._passed(changes, spread).repartition(most, "number")
+        return whole.sortWithinPartitions("number", "piece", "place")
 
     def _passed(self, changes: "DecodedChanges", task: Any) -> Any:
         """What a task makes of the changes."""
@@ -769,21 +789,34 @@ class DecodedChanges:
     def frame(self, num_tasks: int | None = None) -> Any:
         """The changes, in as many partitions as there are pieces, or in at most so many."""
         chosen = [f.where(f"number = {self.code} and piece between {a} and {b}") for f, a, b in self.frames]
-        union: Callable[[Any, Any], Any] = lambda one, other: one.union(other)  # noqa: E731 - a method of either engine
-        whole = reduce(union, chosen)
+        whole = reduce(type(chosen[0]).union, chosen)
         return whole if num_tasks is None else whole.coalesce(num_tasks)
 
 
 def remote_changes(
-    jobs: IngestJobs, changes: DecodedChanges, total: TablePart, order_by: Any, *, limit: int, kept: list[Any]
+    jobs: IngestJobs,
+    changes: DecodedChanges,
+    total: TablePart,
+    bounds: Sequence[str] | None,
+    *,
+    limit: int,
+    kept: list[Any],
 ) -> RemoteChanges | None:
-    """The changes of a table, that contribute `total`; adds to `kept` what Spark keeps of them in addition."""
+    """The changes of a table, that contribute `total`; adds to `kept` what Spark keeps of them in addition.
+
+    Args:
+        jobs: start them.
+        changes: in the order of the feed.
+        total: what they contribute.
+        bounds: the first places of ranges, but the first, in another order that they get; None for none.
+        limit: bytes of changes that a task holds.
+        kept: frames to be unpersisted.
+    """
     if total.row_type is None:
         return None
     row_type, key = total.row_type, total.key
-    is_ordered = order_by != POSITION
-    if is_ordered:
-        changes, total, frame = jobs.in_order(changes, SortChanges(changes.code, row_type, key, limit))
+    if bounds is not None:
+        changes, total, frame = jobs.in_order(changes, ToRanges(row_type, key, bounds), limit)
         kept.append(frame)
 
     def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
@@ -791,26 +824,21 @@ def remote_changes(
         return jobs.write_log(changes, task)
 
     def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
-        spread = ToBuckets(
-            row_type, key, changes.firsts(0), changes.num_tasks(jobs.num_slots()), total.rows_to_truncate, limit
-        )
-        return jobs.write_mirror(changes, spread, FoldBuckets(order, total.rows_to_truncate > 0, limit))
+        return jobs.write_mirror(changes, total, FoldBuckets(order, total.rows_to_truncate > 0, limit))
 
     return RemoteChanges(
         num_rows=total.num_rows,
-        schema=change_schema(row_type, key, is_ordered=is_ordered),
+        schema=change_schema(row_type, key, is_ordered=bounds is not None),
         counts=total.counts,
         truncates=total.rows_to_truncate > 0,
         first_place=min(total.places, default=None),
         last_place=max(total.places, default=None),
-        why_local=_why_local(total),
+        why_local="some changes lack values, which are in the rows of the mirror"
+        if total.lacks_values
+        else "some changes give a row another key"
+        if total.moves_rows
+        else None,
         write_log=write_log,
         write_mirror=write_mirror,
         tables=lambda: jobs.fetched(changes, row_type, key),
     )
-
-
-def _why_local(total: TablePart) -> str | None:
-    if total.lacks_values:
-        return "some changes lack values, which are in the rows of the mirror"
-    return "some changes give a row another key" if total.moves_rows else None

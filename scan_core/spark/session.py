@@ -90,8 +90,6 @@ ARROW_BATCH_ROWS = 100_000
 LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 would start 200 tasks for ten rows on a laptop."""
 
-DEFAULT_EXECUTOR_MIB = 1024
-"""Spark's default: a local cluster with smaller workers only starts if executors request less memory too."""
 
 SPARK_FAILURES = (PySparkException, Py4JError)
 """PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
@@ -332,9 +330,6 @@ def _session_config(master: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
         }
-    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*(\d+)\s*\]", master)
-    if cluster and int(cluster[1]) < DEFAULT_EXECUTOR_MIB:
-        settings["spark.executor.memory"] = f"{cluster[1]}m"
     return settings
 
 

@@ -273,6 +273,19 @@ CASES = {
         table={"key": ["id"], "order_by": ["ts_ms"]},
         options=_SMALL,
     ),
+    "an order with a change of a key": Case(
+        [
+            {
+                "1.jsonl": lines(
+                    *(_at(i % 40, (i * 37) % 100) for i in range(100)),
+                    json.dumps({**json.loads(event("u", product(77, "moved"), before=product(3))), "ts_ms": 40.5}),
+                    *(_at(77, 30 + i, f"{i}") for i in range(20)),
+                )
+            }
+        ],
+        table={"key": ["id"], "order_by": ["ts_ms"]},
+        options=_SMALL,
+    ),
     "late events": Case(
         [
             {"1.jsonl": lines(*(_at(i, 2 * i) for i in range(80)))},
@@ -390,7 +403,9 @@ def test_a_shuffle_carries_only_what_is_folded() -> None:
     rows = [{"id": n, "name": f"{n}"} for n in range(9)]
     given = [{"op": "u", "key": {"id": row["id"]}, "before": row, "after": row, "unchanged": []} for row in rows]
     changes = pa.Table.from_pylist(given, change_schema(narrow, ("id",)))
-    spread = ToBuckets(wide, ("id",), {0: 1}, num_buckets=3, first=3, most_bytes=2**20)
+    spread = ToBuckets(
+        wide, ("id",), {0: 1}, num_buckets=3, first=3, most_bytes=2**20, columns=("op", "key", "after", "unchanged")
+    )
     sent = [row for batch in spread([row_of(0, 0, 0, packed_table(changes))]) for row in batch.to_pylist()]
     tables = [unpacked_table(row["data"]) for row in sent]
     assert {tuple(table.column_names) for table in tables} == {("op", "key", "after", "unchanged")}

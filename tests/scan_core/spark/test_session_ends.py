@@ -16,7 +16,7 @@ from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
 
-CLUSTER = "local-cluster[1,1,600]"
+CLUSTER = "local-cluster[1,1,1024]"
 SCRIPT = f"""
 from nevermore.scan_core.spark.session import spark_session
 spark = spark_session(master={CLUSTER!r}, config={{"spark.driver.memory": "1g"}})
