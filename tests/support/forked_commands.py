@@ -30,7 +30,9 @@ ONLY_WHEN_USED = (
     "sqlglot.optimizer",
 )
 """Modules that no module of the project imports at its top."""
-CLIENT = """#!{python} -IS
+CLIENT = """#!/bin/sh
+'''exec' "{python}" -IS "$0" "$@"
+' '''
 import signal
 signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until there is a process to hand them to
@@ -46,7 +48,10 @@ with socket.socket(socket.AF_UNIX) as server, server.makefile() as answers:
     code = answers.readline()
 os._exit(int(code or "1"))
 """
-"""The script `nevermore`, in place of that of the environment: hands the command over and ends with its exit code."""
+"""The script `nevermore`, in place of that of the environment: hands the command over and ends with its exit code.
+
+A shell begins it, as the first line cannot name a Python whose path has a blank.
+"""
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def test_a_check_says_once_that_a_mirror_does_not_exist_yet(project: Project) ->
         "",
     )
     code, output, _ = project.run("check", "--config", project.config, "--json")
-    assert (code, len(output.splitlines())) == (0, 10)
+    assert (code, len(output.splitlines())) == (0, 11)
 
 
 def test_status_tells_where_the_source_is_in_words(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -218,11 +219,11 @@ def every_type() -> pa.Table:
 
 
 def test_queries_are_read_from_standard_input_and_typed_at_a_prompt(config: Path, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m nevermore.pipelines.cli.main sql --config {config}"
-    piped = pexpect.run(f"/bin/sh -c 'echo select sum\\(id\\) as n from customers | {command} --json'", timeout=120)
-    assert json.loads(piped.decode()) == {"n": "41"}
+    words = [sys.executable, "-m", "nevermore.pipelines.cli.main", "sql", "--config", str(config)]
+    pipe = f"echo 'select sum(id) as n from customers' | {shlex.join(words)} --json"
+    assert json.loads(pexpect.spawn("/bin/sh", ["-c", pipe], timeout=120).read()) == {"n": "41"}
     environment = os.environ | {"TERM": "dumb", "TMPDIR": str(tmp_path)}
-    shell = pexpect.spawn(command, env=environment, timeout=120, encoding="utf-8", dimensions=(50, 120))
+    shell = pexpect.spawn(words[0], words[1:], env=environment, timeout=120, encoding="utf-8", dimensions=(50, 120))
     shell.expect("nevermore> ")
     shell.sendline(".tables")
     shell.expect("shop.customers")

@@ -31,7 +31,9 @@ def test_spark_finds_the_data_source(tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "int")])
     builder.commit(builder.data({"id": [1, 2, 3, 4]}))
     builder.commit(builder.equality_delete({"id": [3]}, ids=[1]))
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    environment_folder = tmp_path / "environment"  # Spark looks for no data sources if the path of Python has a blank
+    environment_folder.symlink_to(sys.prefix)
+    environment = os.environ | {"PYSPARK_PYTHON": str(environment_folder / "bin" / Path(sys.executable).name)}
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(builder.metadata_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=environment
