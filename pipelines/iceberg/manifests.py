@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import IntEnum
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from math import copysign
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,7 +21,7 @@ from nevermore.pipelines.iceberg.row_shape import partition_types
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import PartitionSpec, PrimitiveType, Schema, Type
-from nevermore.scan_core.io import require_package
+from nevermore.scan_core.io import cached_property, require_package
 from nevermore.scan_core.metadata import (
     DAMAGE,
     AvroReader,
