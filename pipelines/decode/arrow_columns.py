@@ -140,7 +140,7 @@ def _lists(array: pa.Array, wanted: ValueType) -> Decoded:
 
 
 def _of_elements(array: pa.ListArray, values: pa.Array, wrong: Mask, arrow: pa.DataType) -> Decoded:
-    """The lists with other elements, some of which are wrong."""
+    """Lists with converted elements; a list is wrong if one of its elements is."""
     bad = _any_inside(array, wrong)
     mask = null_mask(np.asarray(array.is_valid()) & ~bad)
     return pa.ListArray.from_arrays(_offsets(array), values, type=arrow, mask=mask), bad

@@ -184,7 +184,7 @@ class Rejected:
 
     @classmethod
     def of(cls, count: int, *columns: Any) -> "Rejected":
-        """So many events by the columns of `REJECTED_SCHEMA`, each of which is an array, or one value for all."""
+        """Build `count` rejected events from the columns of `REJECTED_SCHEMA`; a column is an array, or one value for all events."""
         arrays = [
             column if isinstance(column, pa.Array) else pa.array([column] * count, kind.type)
             for column, kind in zip(columns, REJECTED_SCHEMA, strict=True)

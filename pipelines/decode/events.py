@@ -295,7 +295,7 @@ def no_events() -> Events:
 
 
 def merged(parts: Sequence[Events]) -> Events:
-    """Changes of several layouts, in the order of their raw events, each of which is of one of them."""
+    """Merge changes of several layouts, in the order of their raw events; each raw event has a single layout."""
     if len(parts) < 2:
         return parts[0] if parts else no_events()
     raw = np.concatenate([part.raw for part in parts])

@@ -802,15 +802,15 @@ def remote_changes(
     limit: int,
     kept: list[Any],
 ) -> RemoteChanges | None:
-    """The changes of a table, that contribute `total`; adds to `kept` what Spark keeps of them in addition.
+    """Changes of a table that tasks write, for the change log and the mirror.
 
     Args:
-        jobs: start them.
-        changes: in the order of the feed.
-        total: what they contribute.
-        bounds: the first places of ranges, but the first, in another order that they get; None for none.
+        jobs: starts the jobs.
+        changes: the decoded changes, in the order of the feed.
+        total: what they contribute to the table.
+        bounds: with `order_by`, the first place of each range of sorted changes but the first; None to keep the order.
         limit: bytes of changes that a task holds.
-        kept: frames to be unpersisted.
+        kept: receives the frames that Spark keeps until the caller unpersists them.
     """
     if total.row_type is None:
         return None
