@@ -82,10 +82,7 @@ def _document(report: "DemoReport") -> dict[str, Any]:
         "nothing_new": report.found_nothing_new,
         **{name: getattr(report, name) for name in counts},
         "story": None if report.story is None else {**asdict(report.story), "why": report.story.why},
-        "checks": [
-            {"table": c.asset, "check": c.name, "passed": c.passed, "compared": c.compared}
-            for c in report.checks.values()
-        ],
+        "checks": [check.as_dict() for check in report.checks.values()],
     }
 
 
@@ -99,9 +96,9 @@ def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
     rows = [
         (
             "passed" if check.passed else "FAILED" if check.blocks else "warns",
-            check.asset,
+            check.table,
             check.name,
-            ", ".join(f"{count:,} {what}" for what, count in check.compared.items()),
+            check.counts(),
         )
         for check in report.checks.values()
     ]

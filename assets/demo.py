@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.maintain.rollback import roll_back
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.simulate import SimulatedFile, simulate
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import open_table
@@ -147,17 +148,6 @@ _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
-@dataclass(slots=True)
-class CheckOutcome:
-    """One asset check of the last run that evaluated it. A check that does not block only warns."""
-
-    asset: str
-    name: str
-    passed: bool
-    blocks: bool
-    compared: dict[str, int]
-
-
 @dataclass(frozen=True, slots=True)
 class Story:
     """A check that failed during the demo, and how it was mended.
@@ -191,7 +181,7 @@ class DemoReport:
         has_news: whether an ingest changed a table.
         rows_alive: live rows of each mirror now.
         days: days that were published, in order.
-        checks: outcome by asset and check, of the last run that evaluated it.
+        checks: result by table and check, of the last run that evaluated it; tables in the order of the config.
         ingest_runs: number of runs of the ingest job.
         story: the check that failed in between; None if nothing was simulated.
     """
@@ -200,7 +190,7 @@ class DemoReport:
     has_news: bool = False
     rows_alive: dict[str, int] = field(default_factory=dict)
     days: list[str] = field(default_factory=list)
-    checks: dict[tuple[str, str], CheckOutcome] = field(default_factory=dict)
+    checks: dict[tuple[str, str], CheckResult] = field(default_factory=dict)
     ingest_runs: int = 0
     story: Story | None = None
 
@@ -212,7 +202,7 @@ class DemoReport:
     @property
     def passed(self) -> bool:
         """Whether every check that blocks passed when it ran last."""
-        return all(check.passed or not check.blocks for check in self.checks.values())
+        return not any(check.blocks for check in self.checks.values())
 
 
 def run_demo(
@@ -263,6 +253,8 @@ def run_demo(
             _add_checks(_run(jobs, instance, DAILY_JOB, tags), report)
     for name in config.tables:
         report.rows_alive[name] = open_table(find_table(open_catalog(config), name)).scan().count()
+    order = [*config.tables, *config.published]
+    report.checks = dict(sorted(report.checks.items(), key=lambda check: order.index(check[0][0])))
     return report
 
 
@@ -348,9 +340,12 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
 
 def _add_checks(result: JobExecutionResult, report: DemoReport) -> None:
     for check in result.get_asset_check_evaluations():
-        asset = ".".join(check.asset_key.path[1:])
-        outcome = CheckOutcome(asset, check.check_name, check.passed, _blocks(check), _integers(check.metadata))
-        report.checks[asset, check.check_name] = outcome
+        table = ".".join(check.asset_key.path[1:])
+        severity: Literal["block", "warn"] = "block" if _blocks(check) else "warn"
+        compared = _integers(check.metadata)
+        report.checks[table, check.check_name] = CheckResult(
+            check.check_name, check.passed, compared, severity=severity, table=table
+        )
 
 
 def _blocks(check: dg.AssetCheckEvaluation) -> bool:
