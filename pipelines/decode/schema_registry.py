@@ -92,10 +92,6 @@ class Unframed:
     values: pa.BinaryArray
     ids: pa.Int64Array
 
-    def first(self, count: int) -> "Unframed":
-        """The first ones."""
-        return Unframed(self.values.slice(0, count), self.ids.slice(0, count))
-
 
 def unframed(documents: pa.Array, *, is_text: bool | None) -> Unframed:
     """JSON texts without the frame of a schema registry: no JSON text begins with a zero byte.

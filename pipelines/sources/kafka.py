@@ -56,6 +56,15 @@ _CREATED_AGAIN = (
 )
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 """A header of a message: there may be several with the same key, in an order."""
+_COLUMNS: Mapping[str, tuple[Callable[[Any], Any], pa.DataType]] = {
+    "topic": (lambda message: message.topic(), pa.string()),
+    "partition": (lambda message: message.partition(), pa.int32()),
+    "offset": (lambda message: message.offset(), pa.int64()),
+    "timestamp": (lambda message: _microseconds(*message.timestamp()), pa.timestamp("us", "UTC")),
+    "key": (lambda message: message.key(), pa.binary()),
+    "headers": (lambda message: message.headers(), pa.list_(pa.field("element", _HEADER))),
+}
+"""What tables may have of a message: see `message_columns` of the source."""
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """What brokers answer that do not tell topics of the same name apart (before Kafka 2.8)."""
 _SECRET = re.compile(r"password|secret|key|token|oauthbearer|jaas", re.IGNORECASE)
@@ -179,51 +188,21 @@ class KafkaBatch:
 
 @dataclass
 class _Pending:
-    """Messages that were received and not returned yet, by partition.
-
-    `offsets` are the next ones of all partitions; times and headers are kept if they are `wanted`.
-    """
+    """Messages that were received and not returned yet, by partition, and the next offsets of all partitions."""
 
     offsets: dict[Partition, int]
-    values: dict[Partition, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
-    keys: dict[Partition, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
-    places: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
-    times: dict[Partition, list[int | None]] = field(default_factory=lambda: defaultdict(list))
-    headers: dict[Partition, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    wanted: Collection[str] = ()
+    messages: dict[Partition, list[Any]] = field(default_factory=lambda: defaultdict(list))
     size: int = 0
     count: int = 0
 
-    def add(self, partition: Partition, messages: Sequence[Any]) -> None:
-        """Add messages of a partition as confluent-kafka returns them."""
-        values, keys = [message.value() for message in messages], [message.key() for message in messages]
-        self.values[partition] += values
-        self.keys[partition] += keys
-        self.places[partition] += [message.offset() for message in messages]
-        if "timestamp" in self.wanted:
-            self.times[partition] += [at if kind else None for kind, at in (m.timestamp() for m in messages)]
-        if "headers" in self.wanted:
-            headers = [message.headers() for message in messages]
-            self.headers[partition] += headers
-            self.size += sum(len(name) + len(value or b"") for of in headers if of for name, value in of)
+    def add(self, partition: Partition, messages: Sequence[Any], *, with_headers: bool) -> None:
+        """Add messages of a partition as confluent-kafka returns them; `with_headers` counts the size of these."""
+        self.messages[partition] += messages
         self.offsets[partition] = messages[-1].offset() + 1
-        self.size += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
-        self.count += len(values)
-
-    def without_first(self, counts: Mapping[Partition, int]) -> "_Pending":
-        """What is left after so many messages of each partition were taken."""
-        left = _Pending(self.offsets, wanted=self.wanted)
-        for partition, places in self.places.items():
-            begin = counts.get(partition, 0)
-            if begin < len(places):
-                left.values[partition] = self.values[partition][begin:]
-                left.keys[partition] = self.keys[partition][begin:]
-                left.places[partition] = places[begin:]
-                left.times[partition] = self.times[partition][begin:]
-                left.headers[partition] = self.headers[partition][begin:]
-                left.size += sum(map(len, filter(None, (*left.values[partition], *left.keys[partition]))))
-                left.count += len(places) - begin
-        return left
+        self.size += sum(len(message) + len(message.key() or b"") for message in messages)
+        if with_headers:
+            self.size += sum(len(name) + len(value or b"") for m in messages for name, value in m.headers() or ())
+        self.count += len(messages)
 
 
 @dataclass(frozen=True)
@@ -300,25 +279,44 @@ class KafkaTopics:
                 removed.
             PositionLostError: the position belongs to another cluster, or to topics that were created again since.
         """
-        consumer = self._connected(limit_bytes)
         known, turns = self._unread(position)
-        pending = _Pending(dict(known.offsets), wanted=self.source.message_columns)
+        for batch in self._read(known, turns, limit_bytes, complete, waiting, is_text=is_text):
+            if batch.raw.num_events or batch.position_after.offsets != known.offsets:
+                yield batch
+
+    def _read(
+        self,
+        known: KafkaPosition,
+        turns: Sequence[Mapping[Partition, tuple[int, int]]],
+        limit_bytes: int,
+        complete: CompleteEvents | None,
+        waiting: dict[str, int] | None,
+        *,
+        is_text: bool | None,
+        ends: Mapping[Partition, int] | None = None,
+    ) -> Iterator[KafkaBatch]:
+        """Read from the first to the end offset of partitions, those of each turn after those before it.
+
+        Once all is read, the next offsets are `ends`, unless events wait.
+        """
+        consumer = self._connected(limit_bytes)
+        pending = _Pending(dict(known.offsets))
         for turn in turns:
             pending.offsets |= {partition: start for partition, (start, _) in turn.items()}
             unread = {partition: end for partition, (start, end) in turn.items() if start < end}
             for partition, messages in self._messages(consumer, pending.offsets, unread):
-                pending.add(partition, messages)
+                pending.add(partition, messages, with_headers="headers" in self.source.message_columns)
                 self._polled = min(
                     _POLLED_MESSAGES, limit_bytes * pending.count // (pending.size * _QUEUE_SHARE + 1) + 1
                 )
                 if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
                     batch, pending = self._batch(pending, known, complete, is_text=is_text)
                     yield batch
+        pending.offsets |= ends or {}
         batch, pending = self._batch(pending, known, complete, is_text=is_text, is_end=True)
         if pending.count and waiting is not None:
             waiting[OPEN_PAIR] = pending.count
-        if batch.raw.num_events or batch.position_after.offsets != known.offsets:
-            yield batch
+        yield batch
 
     def ranges(self, position: str | None) -> tuple[KafkaPosition, list[tuple[Partition, int, int]]]:
         """(the position, with the partitions that were added since; partition, first and end offset of what follows, in order).
@@ -371,18 +369,9 @@ class KafkaTopics:
         Raises:
             SourceError: as `batches`.
         """
-        consumer = self._connected(limit_bytes)
-        known, partition = KafkaPosition(""), given.partition
-        pending = _Pending({partition: given.start}, wanted=self.source.message_columns)
-        for _, messages in self._messages(consumer, dict(pending.offsets), {partition: given.stop}):
-            pending.add(partition, messages)
-            if pending.size >= limit_bytes or pending.count >= _MAX_MESSAGES:
-                batch, pending = self._batch(pending, known, complete, is_text=is_text)
-                yield batch.raw, batch.position_after.offsets[partition]
-        batch, pending = self._batch(pending, known, complete, is_text=is_text, is_end=True)
-        if pending.count and waiting is not None:
-            waiting[OPEN_PAIR] = pending.count
-        yield batch.raw, batch.position_after.offsets[partition] if pending.count else given.stop
+        turn, ends = {given.partition: (given.start, given.stop)}, {given.partition: given.stop}
+        for batch in self._read(KafkaPosition(""), [turn], limit_bytes, complete, waiting, is_text=is_text, ends=ends):
+            yield batch.raw, batch.position_after.offsets[given.partition]
 
     def names(self) -> list[str]:
         """All topics of the cluster.
@@ -768,53 +757,44 @@ class KafkaTopics:
         is_end: bool = False,
     ) -> tuple[KafkaBatch, _Pending]:
         """A batch of the messages whose group is complete, and the others."""
-        parts: list[tuple[Partition, Unframed, Unframed, list[int]]] = []
-        counts: dict[Partition, int] = {}
-        for partition, values in pending.values.items():
-            documents = unframed(pa.array(values, pa.binary()), is_text=is_text)
-            found = None if complete is None else complete(documents.values)
-            count = len(values) if found is None or (is_end and found.may_end) else found.num_events
-            counts[partition] = count
-            keys = unframed(pa.array(pending.keys[partition][:count], pa.binary()), is_text=is_text)
-            parts.append((partition, documents.first(count), keys, pending.places[partition][:count]))
-        left = pending.without_first(counts)
-        if pending.count != left.count + sum(len(places) for *_, places in parts):
+
+        def documents(messages: Sequence[Any]) -> Unframed:
+            return unframed(pa.array([message.value() for message in messages], pa.binary()), is_text=is_text)
+
+        chosen: list[Any] = []
+        counts: list[int] = []
+        left = _Pending({})
+        for partition, messages in pending.messages.items():
+            count = len(messages)
+            if complete is not None and (found := complete(documents(messages).values)) is not None:
+                count = count if is_end and found.may_end else found.num_events
+            counts.append(count)
+            chosen += messages[:count]
+            if rest := messages[count:]:
+                left.add(partition, rest, with_headers=False)
+        if pending.count != left.count + len(chosen):
             raise lost_events(
                 f"{pending.count} messages were read, but they are not all in the batch or left for the next one"
             )
-        reached = pending.offsets | {partition: places[0] for partition, places in left.places.items()}
-        names = [f"{topic}-{number}" for (topic, number), *_ in parts]
-        codes = np.repeat(np.arange(len(parts), dtype=np.int32), [len(places) for *_, places in parts])
+        left.offsets = pending.offsets
+        reached = pending.offsets | {partition: rest[0].offset() for partition, rest in left.messages.items()}
+        names = [f"{topic}-{number}" for topic, number in pending.messages]
+        codes = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        values, keys = documents(chosen), unframed(pa.array([m.key() for m in chosen], pa.binary()), is_text=is_text)
+        columns = {
+            name: pa.array(map(value, chosen), arrow)
+            for what, name in self.source.message_columns.items()
+            for value, arrow in (_COLUMNS[what],)
+        }
         raw = RawEvents(
             source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
-            source_offset=pa.array([offset for *_, places in parts for offset in places], pa.int64()),
-            documents=pa.concat_arrays([*(found.values for _, found, *_ in parts), pa.array([], pa.binary())]),
-            keys=pa.concat_arrays([*(found.values for _, _, found, _ in parts), pa.array([], pa.binary())]),
-            schema_ids=(
-                pa.concat_arrays([*(found.ids for _, found, *_ in parts), pa.array([], pa.int64())]),
-                pa.concat_arrays([*(found.ids for _, _, found, _ in parts), pa.array([], pa.int64())]),
-            ),
-            message=self._columns(pending, counts) if self.source.message_columns else None,
+            source_offset=pa.array([message.offset() for message in chosen], pa.int64()),
+            documents=values.values,
+            keys=keys.values,
+            schema_ids=(values.ids, keys.ids),
+            message=pa.table(columns) if columns else None,
         )
         return KafkaBatch(raw, replace(known, offsets=reached)), left
-
-    def _columns(self, pending: _Pending, counts: Mapping[Partition, int]) -> pa.Table:
-        """What the tables have of the first messages of each partition, as the config names it."""
-
-        def each(values: Mapping[Partition, Sequence[Any]], arrow: pa.DataType) -> pa.Array:
-            return pa.array(
-                [value for partition, count in counts.items() for value in values[partition][:count]], arrow
-            )
-
-        makes: Mapping[str, Callable[[], pa.Array]] = {
-            "topic": lambda: each({p: [p[0]] * count for p, count in counts.items()}, pa.string()),
-            "partition": lambda: each({p: [p[1]] * count for p, count in counts.items()}, pa.int32()),
-            "offset": lambda: each(pending.places, pa.int64()),
-            "timestamp": lambda: each(pending.times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-            "key": lambda: each(pending.keys, pa.binary()),
-            "headers": lambda: each(pending.headers, pa.list_(pa.field("element", _HEADER))),
-        }
-        return pa.table({name: makes[what]() for what, name in self.source.message_columns.items()})
 
 
 class _Place(NamedTuple):
@@ -848,6 +828,11 @@ def _place_of(message: Any) -> _Place:
 def _may_pass(error: Any) -> bool:
     """Whether the cluster is not ready yet, so that the same question may be answered a moment later."""
     return error.name() in _PASSING
+
+
+def _microseconds(kind: int, milliseconds: int) -> int | None:
+    """The time of a message, since 1970; none if the message has none."""
+    return milliseconds * 1_000 if kind else None
 
 
 def _is_named(topic: str, wanted: str) -> bool:
