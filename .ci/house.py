@@ -42,7 +42,6 @@ SINGLE_IMPORTERS = {
     "nevermore.pipelines.formats.mysql_json_kernels": _COMPILED,
     "nevermore.pipelines.formats.pgoutput_kernels": _COMPILED,
     "nevermore.pipelines.formats.wal2json": "a feed; the registry imports every feed",
-    "nevermore.pipelines.ingest.decode_ahead": _LARGE,
     "nevermore.pipelines.ingest.python_source": _LAZY,
     "nevermore.pipelines.maintain.text_search": _LARGE,
     "nevermore.pipelines.mirrors.multiset": _LARGE,

@@ -2,9 +2,8 @@
 
 Log and mirror of narrow and wide Debezium JSON, bare and in its envelope, DMS Parquet, Avro, and a feed of eight tables.
 Each measurement is a process of its own that is given its cores; the least of several rounds counts. `serial` is the
-share of the CPU time that the busiest of the threads without a twin takes, of eight threads: the one that applies and
-commits, without the tasks that it took because the others were busy, and the one that reads. It bounds what more cores
-can give.
+share of the CPU time that the only thread without a twin takes, of eight threads: the one that reads, applies and commits. It
+bounds what more cores can give.
 """
 
 import json
@@ -14,8 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,10 +24,8 @@ from benchmarks.ingest_decode import row, write
 from benchmarks.ingest_to_mirror import write_dms
 from benchmarks.race import chosen
 from benchmarks.results import Ratio, record
-from nevermore.pipelines import workers
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.ingest.feed_run import freeze_imports, run_once
-from nevermore.pipelines.workers import done_here
 
 ROUNDS = 5
 TABLES = 8
@@ -89,7 +84,6 @@ class Threads:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._shared = 0.0
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="sampler")
 
@@ -103,14 +97,7 @@ class Threads:
                     except OSError:
                         continue
 
-    def _done_here(self, task: Callable[[], Any]) -> Future[Any]:
-        began = time.thread_time()
-        done = done_here(task)
-        self._shared += time.thread_time() - began
-        return done
-
     def __enter__(self) -> Self:
-        workers.done_here = self._done_here
         self._main = time.thread_time()
         self._sampler.start()
         return self
@@ -119,8 +106,7 @@ class Threads:
         self._ended.set()
         self._sampler.join()
         self.seconds = {k: v for k, v in self.seconds.items() if not k.startswith(("MainThread", "sampler"))}
-        self.seconds["main"] = time.thread_time() - self._main - self._shared
-        workers.done_here = done_here
+        self.seconds["main"] = time.thread_time() - self._main
 
 
 def measured(folder: Path, threads: int, rounds: int) -> dict[str, float]:
@@ -144,11 +130,7 @@ def measured(folder: Path, threads: int, rounds: int) -> dict[str, float]:
         if number == 0:
             continue  # compiles and fills caches
         if threads > 2:
-            alone = [
-                watched.seconds["main"],
-                *(s for k, s in watched.seconds.items() if k.startswith("nevermore-reader")),
-            ]
-            best["serial"] = max(alone) / cpu if cpu < best["cpu"] else best["serial"]
+            best["serial"] = watched.seconds["main"] / cpu if cpu < best["cpu"] else best["serial"]
         best["wall"], best["cpu"] = min(best["wall"], wall), min(best["cpu"], cpu)
     return best
 

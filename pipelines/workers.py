@@ -26,7 +26,7 @@ _THREADS: ContextVar[int] = ContextVar("threads", default=1)
 
 @contextmanager
 def workers(threads: int) -> Iterator[None]:
-    """Let `ahead` and `submitted` use this many threads within the context; 1 does everything in turn, in the calling thread."""
+    """Let `ahead` use this many threads within the context; 1 does everything in turn, in the calling thread."""
     if threads <= 1:
         yield
         return
@@ -42,22 +42,6 @@ def workers(threads: int) -> Iterator[None]:
 def num_threads() -> int:
     """Number of threads of this run; 1 outside of `workers`."""
     return _THREADS.get()
-
-
-def submitted(task: Callable[[], T]) -> Future[T]:
-    """Start a task in one of the threads of this run; without any, do it now."""
-    pool = _POOL.get()
-    return done_here(task) if pool is None else pool.submit(task)
-
-
-def done_here(task: Callable[[], T]) -> Future[T]:
-    """Do a task in the calling thread."""
-    done: Future[T] = Future()
-    try:
-        done.set_result(task())
-    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-        done.set_exception(error)
-    return done
 
 
 def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator[T]:

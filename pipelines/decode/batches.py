@@ -321,6 +321,24 @@ class RawEvents:
         return replace(self, **columns, schema_ids=ids, skipped={}, rejected=Rejected.none())
 
 
+@dataclass(frozen=True)
+class SourceBatch:
+    """Events of files or topics, and the position after them.
+
+    Attributes:
+        raw: the events.
+        position_after: position of the source once they are applied, which can be written as JSON text.
+        end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends
+            it; if no batch ends it, nothing of the transaction is applied, and it is read again.
+        continues: whether they continue the transaction of the previous batch; if not, the beginning of that is dropped.
+    """
+
+    raw: RawEvents
+    position_after: Any
+    end: BatchEnd = BatchEnd.ANYWHERE
+    continues: bool = False
+
+
 def lost_events(what: str) -> LostEventsError:
     """An error about events that a reader or decoder of ours would lose, or double."""
     return LostEventsError(f"{what}. This is a fault of Nevermore: nothing was written of them")

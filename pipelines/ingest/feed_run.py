@@ -11,9 +11,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.changes.change_log import ChangeLog
@@ -22,7 +23,7 @@ from nevermore.pipelines.changes.quarantine import quarantine
 from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name
 from nevermore.pipelines.config.sources import PythonSource
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.decode.batches import BatchEnd, Rejected
+from nevermore.pipelines.decode.batches import BatchEnd, Rejected, SourceBatch
 from nevermore.pipelines.decode.feed import Decided, FeedConfig
 from nevermore.pipelines.errors import (
     AnotherIngesterError,
@@ -32,12 +33,11 @@ from nevermore.pipelines.errors import (
     WideBatchError,
     explained,
 )
-from nevermore.pipelines.formats.registry import DecodedFeed, decode, other_format, parts_of
+from nevermore.pipelines.formats.registry import DecodedFeed, ScannedFeed, decode, other_format, parts_of, scan
 from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
 from nevermore.pipelines.iceberg.moments import Moment, record_moment
-from nevermore.pipelines.ingest.decode_ahead import Ahead, Batch, DecodeAhead
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
@@ -45,7 +45,7 @@ from nevermore.pipelines.ingest.table_patterns import chosen_names, unmatched_pa
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.watch import span
-from nevermore.pipelines.workers import num_cores, workers
+from nevermore.pipelines.workers import ahead, num_cores, workers
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import remove_leftovers
 
@@ -140,19 +140,13 @@ class FeedRun:
             if engine == "spark":
                 self._read_on_spark(reading)
             else:
-                applied = feed.applied_lines(tables)
-                batches = DecodeAhead(
-                    lambda on_skipped, in_turn: feed.batches(position, in_turn(applied), on_skipped),
-                    reading.config,
-                    feed.most_ahead,
-                    self._count_skipped,
-                )
-                with closing(batches.taken()) as taken:
+                batches = feed.batches(position, feed.applied_lines(tables), self._count_skipped)
+                tasks = (partial(Ahead.begun, batch, reading.config) for batch in batches)
+                with closing(ahead(tasks, max(feed.most_ahead - 1, 1))) as taken:  # type: ignore[type-var] # a generator
                     for batch in taken:
                         self._take(reading, batch)
                         if (not reading.running and not feed.patterns) or self.stopping():
                             break
-                        batches.decides(reading.config)
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:
@@ -204,9 +198,9 @@ class FeedRun:
             if (not reading.running and not reading.feed.patterns) or self.stopping():
                 break
 
-    def _take(self, reading: "Reading", ahead: Ahead) -> None:
+    def _take(self, reading: "Reading", whole: "Ahead") -> None:
         """Add the changes of a batch to its tables, in parts if it is too wide to be decoded at once."""
-        num_read, waiting = ahead.batch.raw.num_read, deque([ahead])
+        num_read, waiting = whole.batch.raw.num_read, deque([whole])
         while waiting:
             batch = waiting.popleft()
             try:
@@ -216,17 +210,17 @@ class FeedRun:
             else:
                 self._add(reading, batch.batch, self.counted(reading, decoded, num_read))
 
-    def _decoded(self, reading: "Reading", ahead: Ahead) -> DecodedFeed:
+    def _decoded(self, reading: "Reading", batch: "Ahead") -> DecodedFeed:
         config = reading.config
-        scanned = ahead.scanned(config)
+        scanned = batch.scanned or scan(batch.batch.raw, config)
         # A pattern may find tables in this batch: they must exist before their share of it can be decoded.
         if reading.feed.patterns and (found := reading.feed.found(scanned.untaken(config))):
             joining = [t for name, entry in found.items() for t in self.started(name, *entry)]
             reading.join(found, joining)
             config = reading.config
-        return ahead.decoded(scanned, config)
+        return batch.decoded if batch.decoded and batch.is_of(config) else scanned.decode(config)
 
-    def _add(self, reading: "Reading", batch: Batch, decoded: DecodedFeed) -> None:
+    def _add(self, reading: "Reading", batch: SourceBatch, decoded: DecodedFeed) -> None:
         decided = decoded.decided
         after = replace(batch.position_after, decided=decided)
         reached = after.to_json()
@@ -292,7 +286,39 @@ class FeedRun:
         self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
 
 
-def _parts(batch: Batch, config: FeedConfig, error: WideBatchError) -> list[Ahead]:
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A batch that was read while earlier ones were applied, with what could be done of it meanwhile.
+
+    What a batch becomes depends on the batches before it: on columns, keys, encodings and tables that they brought. So it is decoded with
+    what was known when it was read, and what was decoded is thrown away if the batches in between have changed that. Scanning
+    depends only on the format and its options.
+    """
+
+    batch: SourceBatch
+    scanned: ScannedFeed | None = None
+    decoded: DecodedFeed | None = None
+    config: FeedConfig | None = None
+
+    @classmethod
+    def begun(cls, batch: SourceBatch, config: FeedConfig) -> "Ahead":
+        """Scan a batch, and decode it if its columns may be known: the first batch brings those of new tables."""
+        scanned = decoded = None
+        # A failure under assumptions tells nothing: a real one is raised again by doing the work in turn.
+        with suppress(Exception):
+            scanned = scan(batch.raw, config)
+            if any(table.known_types for table in config.tables):
+                decoded = scanned.decode(config)
+        return cls(batch, scanned, decoded, config)
+
+    def is_of(self, config: FeedConfig) -> bool:
+        """Whether it would be decoded to the same with this config; the order of known columns counts, too."""
+        return self.config == config and all(
+            list(a.known_types) == list(b.known_types) for a, b in zip(self.config.tables, config.tables, strict=True)
+        )
+
+
+def _parts(batch: SourceBatch, config: FeedConfig, error: WideBatchError) -> list[Ahead]:
     """The parts of a batch that is too wide, which are committed together."""
     parts = parts_of(batch.raw, config, error)
     ends = [BatchEnd.WITHIN_TRANSACTION] * (len(parts) - 1) + [batch.end]

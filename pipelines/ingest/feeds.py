@@ -20,7 +20,7 @@ from nevermore.pipelines.config.sources import (
     Source,
 )
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.decode.batches import Rejected
+from nevermore.pipelines.decode.batches import Rejected, SourceBatch
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options
@@ -30,8 +30,8 @@ from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSk
 from nevermore.pipelines.sources.file_listing import RemoteFiles
 from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from nevermore.pipelines.sources.file_position import FilePosition
-from nevermore.pipelines.sources.files import FileBatch, discover
-from nevermore.pipelines.sources.kafka import KafkaBatch, KafkaPosition, KafkaTopics
+from nevermore.pipelines.sources.files import discover
+from nevermore.pipelines.sources.kafka import KafkaPosition, KafkaTopics
 from nevermore.pipelines.sources.live import LiveSource
 from nevermore.pipelines.workers import num_threads
 
@@ -377,9 +377,7 @@ class Feed:
         size = self.file_options.batch_bytes if isinstance(self.source, FilesSource) else self.read_bytes
         return min(num_threads() + 1, self.memory_limit_bytes // AHEAD_SHARE // size)
 
-    def batches(
-        self, position: str | None, applied: AppliedLines, on_skipped: OnSkipped
-    ) -> Iterator[FileBatch] | Iterator[KafkaBatch]:
+    def batches(self, position: str | None, applied: AppliedLines, on_skipped: OnSkipped) -> Iterator[SourceBatch]:
         """Read what is new since a position.
 
         Args:
@@ -404,7 +402,7 @@ class Feed:
     def _is_ordered(self) -> bool:
         return any(settings.order_by != POSITION for settings in self.settings)
 
-    def _messages(self, topics: KafkaTopics, position: str | None, on_skipped: OnSkipped) -> Iterator[KafkaBatch]:
+    def _messages(self, topics: KafkaTopics, position: str | None, on_skipped: OnSkipped) -> Iterator[SourceBatch]:
         """Read the messages of topics that follow a position."""
         name = self.source.format
         waiting: dict[str, int] = {}

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, lost_events
+from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, SourceBatch, lost_events
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep, overtaken
 from nevermore.pipelines.sources.file_documents import FilePiece
@@ -319,24 +319,6 @@ def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
 UNFINISHED = "unfinished line"
 
 
-@dataclass(frozen=True)
-class FileBatch:
-    """Events and the position after them.
-
-    Attributes:
-        raw: the events.
-        position_after: position once they are applied.
-        end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends
-            it; if no batch ends it, nothing of the transaction is applied, and it is read again.
-        continues: whether they continue the transaction of the previous batch; if not, the beginning of that is dropped.
-    """
-
-    raw: RawEvents
-    position_after: FilePosition
-    end: BatchEnd = BatchEnd.ANYWHERE
-    continues: bool = False
-
-
 def discover(
     patterns: Sequence[str] | Listing,
     position: FilePosition | None = None,
@@ -347,7 +329,7 @@ def discover(
     on_skipped: OnSkipped | None = None,
     filesystem: FileSystem | None = None,
     is_ordered: bool = False,
-) -> Iterator[FileBatch]:
+) -> Iterator[SourceBatch]:
     """Read what is new in the files, in the order of their names; yield nothing if nothing is new.
 
     Args:
@@ -383,7 +365,7 @@ def discover(
                 "its events are" if len(late) == 1 else "their events are",
             )
         now = sweep.position
-        waiting: FileBatch | None = None
+        waiting: SourceBatch | None = None
         try:
             for part in gather(
                 _pieces_of(sweep.files, chosen, filesystem), chosen.batch_rows, chosen.batch_bytes, complete
@@ -395,7 +377,7 @@ def discover(
                     waiting = None
                 now = advanced(now, part, skip)
                 if part.raw is not None and has_events:
-                    waiting = FileBatch(part.raw, now, part.end, part.continues)
+                    waiting = SourceBatch(part.raw, now, part.end, part.continues)
         except SourceError:
             if waiting is not None:
                 yield waiting

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore.pipelines.config.sources import KafkaSource
-from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, lost_events
+from nevermore.pipelines.decode.batches import CompleteEvents, RawEvents, SourceBatch, lost_events
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.decode.schema_registry import Unframed, unframed
 from nevermore.pipelines.errors import ConfigError, PipelineError, PositionLostError, SourceError
@@ -176,16 +176,6 @@ class KafkaPosition:
         return parse_position(text, "kafka", "Kafka", VERSION, read)
 
 
-@dataclass(frozen=True)
-class KafkaBatch:
-    """Messages and the position after them; see `FileBatch`."""
-
-    raw: RawEvents
-    position_after: KafkaPosition
-    end: BatchEnd = BatchEnd.ANYWHERE
-    continues: bool = False
-
-
 @dataclass
 class _Pending:
     """Messages that were received and not returned yet, by partition, and the next offsets of all partitions."""
@@ -261,7 +251,7 @@ class KafkaTopics:
         waiting: dict[str, int] | None = None,
         *,
         is_text: bool | None = None,
-    ) -> Iterator[KafkaBatch]:
+    ) -> Iterator[SourceBatch]:
         """Read all messages that exist now and follow a position.
 
         Partitions that were added to a topic since are read after the others: rows whose key they have now may have older
@@ -294,7 +284,7 @@ class KafkaTopics:
         *,
         is_text: bool | None,
         ends: Mapping[Partition, int] | None = None,
-    ) -> Iterator[KafkaBatch]:
+    ) -> Iterator[SourceBatch]:
         """Read from the first to the end offset of partitions, those of each turn after those before it.
 
         Once all is read, the next offsets are `ends`, unless events wait.
@@ -755,7 +745,7 @@ class KafkaTopics:
         *,
         is_text: bool | None,
         is_end: bool = False,
-    ) -> tuple[KafkaBatch, _Pending]:
+    ) -> tuple[SourceBatch, _Pending]:
         """A batch of the messages whose group is complete, and the others."""
 
         def documents(messages: Sequence[Any]) -> Unframed:
@@ -794,7 +784,7 @@ class KafkaTopics:
             schema_ids=(values.ids, keys.ids),
             message=pa.table(columns) if columns else None,
         )
-        return KafkaBatch(raw, replace(known, offsets=reached)), left
+        return SourceBatch(raw, replace(known, offsets=reached)), left
 
 
 class _Place(NamedTuple):

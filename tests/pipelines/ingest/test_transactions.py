@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from nevermore.pipelines.formats.registry import scan
-from nevermore.pipelines.ingest import decode_ahead
+from nevermore.pipelines.ingest import feed_run
 from nevermore.pipelines.ingest.feeds import Feed
 from nevermore.pipelines.ingest.report import TableReport
 from tests.pipelines.project import Project, the
@@ -56,7 +56,7 @@ def test_transaction_larger_than_memory_is_one_commit_of_log_and_mirror(
         sizes.append(sum(map(len, raw.documents.to_pylist())))
         return scan(raw, config)
 
-    monkeypatch.setattr(decode_ahead, "scan", watched)
+    monkeypatch.setattr(feed_run, "scan", watched)
     large = [change("I", key, "x" * 1_200) for key in range(1, NUM_CHANGES)]
     project.land("1.jsonl", [BEGIN, change("I", 0), COMMIT, BEGIN, *large, change("D", 5), COMMIT])
     report = run_where_possible(project, engine, monkeypatch)

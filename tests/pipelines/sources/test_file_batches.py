@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nevermore.pipelines.config.project import parse
+from nevermore.pipelines.decode.batches import SourceBatch
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.registry import complete_events_of
 from nevermore.pipelines.ingest.feeds import feeds_of
@@ -16,7 +17,7 @@ from nevermore.pipelines.sources import file_reader
 from nevermore.pipelines.sources.file_listing import ListedFile
 from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions, otherwise
 from nevermore.pipelines.sources.file_position import FilePosition
-from nevermore.pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
+from nevermore.pipelines.sources.files import PIECE_BYTES, BatchEnd, discover
 from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
 
 MIB = 1024**2
@@ -127,7 +128,7 @@ def test_transactions_larger_than_a_batch_are_handed_on_in_parts(reader: Reader)
     reader.write("2", 3_000 * change)
     options = FileOptions(batch_bytes=16 * 1024)
 
-    def run(position: FilePosition | None) -> list[FileBatch]:
+    def run(position: FilePosition | None) -> list[SourceBatch]:
         return list(discover([str(reader.folder / "*")], position, options, complete=WAL2JSON))
 
     first, *parts = run(None)
