@@ -226,7 +226,7 @@ def _unseen(
         if version := news_of(config, table, key, instance):
             metadata = state(config, name) | {"snapshot id": version.value}
             yield dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: version.value})
-    kept = kept_results_of(config, name) or {}
+    kept = kept_results_of(config, name)
     found = _unseen_results([*kept.values(), *newest_results(config, name)], mirror, instance)
     if found and kept:  # the health of a table is not kept, as it is that of the moment
         health = [check for check in all_checks_of(config, name) if check not in {*kept, *NAMES.values()}]

@@ -300,11 +300,11 @@ def run_changed_checks(config: Config, table: str) -> Iterator[CheckResult]:
     yield from run_checks(config, table, warning)
 
 
-def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult] | None:
-    """Kept results of the checks of a mirror's current snapshot by name; None if it was not checked. Nothing is checked now."""
+def kept_results_of(config: Config, table: str) -> Mapping[str, CheckResult]:
+    """Kept results of the checks of a mirror's current snapshot by name; none if it was not checked. Nothing is checked now."""
     subject = mirror_subject(config, table)
     kept = None if subject is None else _store(config, table, subject).find(_snapshot_id(subject))
-    return None if kept is None else kept.results
+    return {} if kept is None else kept.results
 
 
 def _check_since_green(subject: Subject, store: ResultStore, names: Collection[str]) -> KeptResults | None:

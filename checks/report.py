@@ -6,9 +6,11 @@ What it shows is found out here; `report.html` draws it. The page loads nothing 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nevermore.checks.data_docs import newest_results
 from nevermore.checks.mirror_checks import kept_results_of
 from nevermore.pipelines.changes.quarantine import held_events, reasons
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -18,8 +20,9 @@ from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.maintain.debt import debt_of
 from nevermore.pipelines.maintain.status import published_status, status
+from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.query import tables_read
-from nevermore.pipelines.wording import counted
+from nevermore.pipelines.wording import KINDS, counted
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.parts import Bar, render
 
@@ -32,7 +35,6 @@ MAX_SNAPSHOTS = 20
 MAX_SAMPLES = 5
 """Quarantined events that are shown."""
 MAX_SAMPLE_TEXT = 400
-_OPERATIONS = {"r": "snapshot read", "c": "create", "u": "update", "d": "delete", "t": "truncate"}
 
 
 def report_page(
@@ -58,28 +60,18 @@ def report_page(
 def _mirror(config: Config, catalog: "Catalog", name: str) -> dict[str, Any]:
     mirror, log = find_table(catalog, name), find_table(catalog, change_log_name(name))
     (state,) = status(catalog, config, [name])
-    source = config.tables[name].source
-    match source.type:
-        case "files":
-            feed = ", ".join(source.path)
-        case "kafka":
-            feed = f"Kafka {', '.join(source.topics)}"
-        case "mysql" | "python":
-            feed = source.title
-        case _:
-            feed = f"PostgreSQL publication {source.publication}"
     held = [f"{counted(state.quarantined, 'event')} in quarantine"] if state.quarantined else []
     return {
         "name": name,
         "is_published": False,
-        "lineage": ([feed], [change_log_name(name), *held], _readers(config, name)),
+        "lineage": ([config.tables[name].source.title], [change_log_name(name), *held], _readers(config, name)),
         "state": None if mirror is None else state,
         "rows_alive": None if mirror is None else _tried(lambda: open_current(mirror).scan().count()),
         "history": None if mirror is None else _history(mirror),
         "events": None if log is None else _tried(lambda: _events(log)),
         "debt": None if mirror is None else _tried(lambda: debt_of(mirror, config)),
         "quarantine": _tried(lambda: _quarantine(catalog, name)),
-        "checks": _tried(lambda: kept_results_of(config, name)),
+        "checks": _tried(lambda: [*kept_results_of(config, name).values(), *_expectations(config, name)]),
     }
 
 
@@ -93,6 +85,11 @@ def _published(config: Config, catalog: "Catalog", name: str) -> dict[str, Any]:
         "state": state,
         "history": None if table is None else _history(table),
     }
+
+
+def _expectations(config: Config, name: str) -> list[CheckResult]:
+    """Their newest results; without Great Expectations there are none, as they are the default of mirrors."""
+    return newest_results(config, name) if find_spec("great_expectations") else []
 
 
 def _tried(find: Callable[[], Any]) -> Mapping[str, Any]:
@@ -131,7 +128,7 @@ def _events(log: "CatalogTable") -> list[Bar]:
     counts: Counter[str] = Counter()
     for batch in open_current(log).scan().select("op").to_batches():
         counts.update({str(c["values"]): c["counts"] for c in batch.column(0).value_counts().to_pylist()})
-    return [Bar(_OPERATIONS.get(op, op), n, f"{n:,}") for op, n in counts.most_common()]
+    return [Bar(KINDS.get(op, op), n, f"{n:,}") for op, n in counts.most_common()]
 
 
 def _quarantine(catalog: "Catalog", name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}
+KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}
 
 
 def counted(number: int, noun: str) -> str:
@@ -21,7 +21,7 @@ def applied_text(table: Any) -> str:
     """What a `TableReport` says, in one line: `shop.orders: 2 updates; 2 rows and 2 deletes in 1 commit, snapshot 1`."""
     if table.status != "applied":
         return f"{table.table}: {table.error or table.status}"
-    events = ", ".join(counted(number, _KINDS[op]) for op, number in sorted(table.events.items()))
+    events = ", ".join(counted(number, KINDS[op]) for op, number in sorted(table.events.items()))
     result = "nothing to commit"
     if table.mirror_commits:
         written = f"{counted(table.data_rows, 'row')} and {counted(table.delete_rows, 'delete')}"

@@ -64,8 +64,9 @@ def run(*words: str) -> int:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = Project(tmp_path_factory.mktemp("report"))
-    made.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 1.0}})
-    made.land("1.jsonl", [event("c", product(i, HOSTILE if i == 3 else "a")) for i in range(1, 41)])
+    long = {"expect_column_value_lengths_to_equal": {"column": "name", "value": 1}, "severity": "warn"}
+    made.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 1.0, "checks": {"expectations": [long]}}})
+    made.land("1.jsonl", [event("c", product(i, HOSTILE if i in {3, 40} else "a")) for i in range(1, 41)])
     made.run()
     broken = json.dumps(
         {"op": "c", "after": {"id": HOSTILE, "name": "b"}, "source": {"db": "shop", "table": "products"}}
@@ -97,6 +98,10 @@ def test_report_shows_state_events_quarantine_and_kept_checks(
         assert re.search(rf"<span>{kind}</span>.*?<span>{number}</span>", text)
     assert "mirror_equals_reference" in text
     assert "FAILED" not in text
+    # an expectation that only warns is one of the checks
+    assert re.search(
+        r"<td><span class=fail>WARNING</span></td><td>should_meet_expectations</td><td>1 expectation,", text
+    )
     assert "shop.names" in text  # reads the mirror
     assert HOSTILE not in text
     assert [path.name for path in page.parent.iterdir()] == ["page.html"]
