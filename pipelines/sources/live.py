@@ -135,8 +135,8 @@ class LiveBatch(ABC):
         """For each chunk of a load, which of these transactions it saw."""
 
     @abstractmethod
-    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
-        """Which rows the load contains, if it is of ranges of a key whose order the server knows; `seen_by` is by chunk and row."""
+    def texts_of(self, values: pa.Array) -> list[str]:
+        """Values of a column of a key as the server reads them; of those without a value, which are rejected, any text."""
 
     def _known(self, text: str) -> TablePosition:
         return type(self.position).from_json(text)
@@ -234,16 +234,28 @@ class LiveBatch(ABC):
 
     def _contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
         if load.column is None:
-            return self.contained(rows, load, seen_by)
+            return self._are_behind(rows, load, (~seen_by).sum(axis=0).tolist())
         keys = np.asarray(rows.field(load.column).cast(pa.int64()).fill_null(0))  # those without a value are rejected
         ends = np.array([chunk.end for chunk in load.chunks if chunk.end is not None], np.int64)
-        return in_chunks(np.searchsorted(ends, keys, side="right"), seen_by)
+        found: Mask = seen_by[np.searchsorted(ends, keys, side="right"), np.arange(len(keys))]
+        return found
+
+    def _are_behind(self, rows: pa.StructArray, load: Load, numbers: list[int]) -> Mask:
+        """Which rows belong to a chunk from a number of their own on: chunks were read in the order of their keys, which the server knows.
+
+        So a change is part of the later chunks, from one on.
+        """
+        borders = [load.chunks[number - 1].end for number in numbers]
+        texts = list(zip(*(self.texts_of(rows.field(column.name)) for column in load.key), strict=True))
+        found: list[bool] = []
+        for begin in range(0, len(texts), PLACED_KEYS):
+            part = slice(begin, begin + PLACED_KEYS)
+            found += self.server.are_at_or_behind(load.key, texts[part], borders[part])
+        return np.array(found, np.bool_)
 
 
-def in_chunks(chunks: NDArray[np.int64], seen_by: Mask) -> Mask:
-    """Which rows are contained in these chunks of theirs."""
-    found: Mask = seen_by[chunks, np.arange(len(chunks))]
-    return found
+PLACED_KEYS = 1_000
+"""Keys whose chunks the server tells in one query."""
 
 
 MIN_CHUNK_ROWS = 1_000

@@ -42,8 +42,6 @@ COM_QUERY = 3
 READ_BYTES = 1024**2
 MAX_PLACES = 65_536
 LOCK_SECONDS, LOCK_TRIES = 2, 30
-PLACED_KEYS = 1_000
-"""Keys whose chunks the server tells in one query."""
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_TIMEOUT = 1205
 """Error of the server: a lock was not given in time."""
@@ -73,17 +71,12 @@ class MysqlBatch(LiveBatch):
         seen: Mask = np.array([[chunk.seen] for chunk in load.chunks], np.int64) > self.begins[transactions]
         return seen
 
-    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
-        """See `LiveBatch`. Chunks were read in the order of their keys: a change is part of the later ones, from one on."""
-        ends = [load.chunks[number - 1].end for number in (~seen_by).sum(axis=0).tolist()]
-        borders = [end for end in ends if isinstance(end, tuple)]
-        texts = list(zip(*(_texts(rows.field(column.name)) for column in load.key), strict=True))
-        values = [column.sql for column in load.key]
-        found: list[bool] = []
-        for begin in range(0, len(texts), PLACED_KEYS):
-            part = slice(begin, begin + PLACED_KEYS)
-            found += self.server.are_at_or_behind(values, texts[part], borders[part])
-        return np.array(found, np.bool_)
+    def texts_of(self, values: pa.Array) -> list[str]:
+        """See `LiveBatch`."""
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            return [(value or b"").hex() for value in values.to_pylist()]
+        texts = values.cast(pa.string()).fill_null("").to_pylist()
+        return [text.removesuffix("Z") for text in texts] if pa.types.is_timestamp(values.type) else texts
 
     def new_changes(self, before: str | None, changes: ChangeBatch) -> ChangeBatch:
         """See `LiveBatch`."""
@@ -413,11 +406,3 @@ class _Selection:
             raise SourceError(f"{self._name} could not be loaded: {text}; the next run continues the load")
         if len(data) != 4 + size:
             raise SourceError(f"{self._name} could not be loaded: the server sent more than its rows")
-
-
-def _texts(values: pa.Array) -> list[str]:
-    """Values of a key as the server reads them; keys without a value, which are rejected, as an empty text."""
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return [(value or b"").hex() for value in values.to_pylist()]
-    texts = values.cast(pa.string()).fill_null("").to_pylist()
-    return [text.removesuffix("Z") for text in texts] if pa.types.is_timestamp(values.type) else texts

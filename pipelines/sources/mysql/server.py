@@ -14,6 +14,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
 from nevermore.pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
+from nevermore.pipelines.sources.table_position import KeyColumn
 from nevermore.scan_core.io import remember_passwords, require_package
 
 if TYPE_CHECKING:
@@ -454,20 +455,12 @@ class Server:
         return tuple(found)
 
     def are_at_or_behind(
-        self, values: Sequence[str], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
+        self, columns: Sequence[KeyColumn], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
     ) -> list[bool]:
-        """Whether each key is not before an end of its own, in the order that the server has.
-
-        Args:
-            values: expressions for the columns of the key, as `ordered_key` returns them.
-            keys: texts of the columns of each key.
-            ends: texts of the columns of the end for each key.
-        """
-        numbers = range(len(values))
+        """Whether each key is not before an end of its own, in the order that the server has; both are texts."""
+        numbers = range(len(columns))
         rows = (
-            ", ".join(
-                [str(place), *(f"{text_value(values[n], key[n])}, {text_value(values[n], end[n])}" for n in numbers)]
-            )
+            ", ".join([str(place), *(text_value(columns[n].sql, side[n]) for n in numbers for side in (key, end))])
             for place, (key, end) in enumerate(zip(keys, ends, strict=True))
         )
         names = ["p", *(f"{side}{n}" for n in numbers for side in "ke")]

@@ -22,7 +22,7 @@ from nevermore.pipelines.decode.batches import BatchEnd
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats.pgoutput import SourceTable
-from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, in_chunks, loaded_events
+from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
 from nevermore.pipelines.sources.postgres.server import (
     Publication,
@@ -63,17 +63,16 @@ class PostgresBatch(LiveBatch):
         """See `LiveBatch`."""
         return np.stack([Visibility.parse(str(chunk.seen)).sees(self.xid[transactions]) for chunk in load.chunks])
 
-    def contained(self, rows: pa.StructArray, load: Load, seen_by: Mask) -> Mask:
+    def texts_of(self, values: pa.Array) -> list[str]:
         """See `LiveBatch`."""
-        types = [(column.sql, column.collation) for column in load.key]
-        columns = [_texts(rows.field(column.name)) for column in load.key]
-        borders = [
-            list(values) for values in zip(*(c.end for c in load.chunks if isinstance(c.end, tuple)), strict=True)
-        ]
-        found: list[int] = []
-        for first in range(0, len(rows), PLACED_KEYS):
-            found += self.server.chunks_of(types, [texts[first : first + PLACED_KEYS] for texts in columns], borders)
-        return in_chunks(np.array(found, np.int64), seen_by)
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if pa.types.is_fixed_size_binary(values.type):  # uuid
+            return [value.hex() for value in values.to_pylist()]
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            return [f"\\x{value.hex()}" for value in values.to_pylist()]
+        texts: list[str] = values.cast(pa.string()).to_pylist()
+        return texts
 
 
 @dataclass(frozen=True)
@@ -277,19 +276,3 @@ def read_ahead(read: Callable[[_Put], None]) -> Iterator[_Block]:
     finally:
         stop.set()
         thread.join()
-
-
-PLACED_KEYS = 50_000
-"""Keys whose chunks the server tells in one query."""
-
-
-def _texts(values: pa.Array) -> list[str]:
-    """Values as PostgreSQL reads them."""
-    if isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    if pa.types.is_fixed_size_binary(values.type):  # uuid
-        return [value.hex() for value in values.to_pylist()]
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return [f"\\x{value.hex()}" for value in values.to_pylist()]
-    texts: list[str] = values.cast(pa.string()).to_pylist()
-    return texts

@@ -13,6 +13,7 @@ from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SourceError
 from nevermore.pipelines.formats.pgoutput import SourceColumn, SourceTable
 from nevermore.pipelines.sources.postgres.position import lsn_of, lsn_text
+from nevermore.pipelines.sources.table_position import KeyColumn
 from nevermore.scan_core.io import remember_passwords, require_package
 
 if TYPE_CHECKING:
@@ -513,29 +514,19 @@ class Server:
         )
         return tuple(row[:3] for row in rows) if all(row[3] for row in rows) else ()
 
-    def chunks_of(
-        self, types: Sequence[tuple[str, str | None]], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
-    ) -> list[int]:
-        """How many of these ends are not behind each key, in the order that the server has.
-
-        Args:
-            types: type and collation of each column of the key, as `ordered_key` returns them.
-            keys: text of the values of each column.
-            ends: text of the values of each column.
-        """
-        names = [f"k{place}" for place in range(len(types))]
-        order = ", ".join(n if c is None else f"{n} COLLATE {c}" for n, (_, c) in zip(names, types, strict=True))
-        arrays = ", ".join(f"%s::text[]::{kind}[]" for kind, _ in types)
-        columns = ", ".join(names)
+    def are_at_or_behind(
+        self, columns: Sequence[KeyColumn], keys: Sequence[Sequence[str]], ends: Sequence[Sequence[str]]
+    ) -> list[bool]:
+        """Whether each key is not before an end of its own, in the order that the server has; both are texts."""
+        kinds = ", ".join(f"%s::text[]::{column.sql}[]" for column in columns)
+        k, e = ([f"{side}{place}" for place in range(len(columns))] for side in "ke")
+        order = (f"{n} COLLATE {c.collation}" if c.collation else n for n, c in zip(k, columns, strict=True))
         rows = self.query(
-            f"SELECT chunk FROM (SELECT place, sum(is_end) OVER (ORDER BY {order}, is_end DESC ROWS UNBOUNDED PRECEDING) AS chunk "
-            f"FROM (SELECT {columns}, 0 AS is_end, place FROM unnest({arrays}) WITH ORDINALITY keys({columns}, place) "
-            f"UNION ALL SELECT {columns}, 1, NULL FROM unnest({arrays}) ends({columns})) both_of_them) placed "
-            "WHERE place IS NOT NULL ORDER BY place",
-            *map(list, keys),
-            *map(list, ends),
+            f"SELECT ({', '.join(order)}) >= ({', '.join(e)}) FROM unnest({kinds}, {kinds}) WITH ORDINALITY "
+            f"v({', '.join((*k, *e))}, place) ORDER BY place",
+            *map(list, (*zip(*keys, strict=True), *zip(*ends, strict=True))),
         )
-        return [int(chunk) for (chunk,) in rows]
+        return [bool(is_behind) for (is_behind,) in rows]
 
     def identity(self, table: PublishedTable) -> str:
         """The replica identity of a table: d(efault), n(othing), f(ull) or i(ndex)."""
