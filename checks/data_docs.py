@@ -159,7 +159,7 @@ def _as_markup(value: Any) -> Any:
 
 def _rendered(document: Mapping[str, Any]) -> str:
     """A page that loads nothing."""
-    require_package("great_expectations", "a page of expectations", "great-expectations")
+    require_package("great_expectations", "a page of expectations", "nevermore-iceberg[checks]")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
         from great_expectations.core.expectation_validation_result import (

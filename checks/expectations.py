@@ -281,7 +281,7 @@ class _Library:
         os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
-            require_package("great_expectations", "a check of expectations", "great-expectations")
+            require_package("great_expectations", "a check of expectations", "nevermore-iceberg[checks]")
             import great_expectations as gx
             from great_expectations.data_context.types import base
 

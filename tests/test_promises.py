@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -180,6 +181,19 @@ def test_every_extra_belongs_to_what_the_product_imports() -> None:
         if extra not in TOOLS and canonicalize_name(Requirement(line).name) not in known
     }
     assert extras == set()
+
+
+def installed_by(extra: str) -> set[str]:
+    """The packages of an extra, and of the extras that it includes."""
+    wanted = [Requirement(line) for line in PROJECT["optional-dependencies"][extra]]
+    within = (installed_by(other) for w in wanted if w.name == PROJECT["name"] for other in w.extras)
+    return {canonicalize_name(w.name) for w in wanted}.union(*within)
+
+
+@pytest.mark.parametrize("extra", ["ingest", "kafka", "mysql", "postgres"])
+def test_the_extra_of_a_feed_is_enough_to_ingest_it(extra: str) -> None:
+    # a catalog that commits, and the kernels that decode
+    assert installed_by(extra) >= {"pyiceberg", "tenacity", "requests", "fastavro", "llvmlite", "numba"}
 
 
 def test_all_is_every_extra_of_the_product() -> None:

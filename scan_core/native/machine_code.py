@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from nevermore.scan_core.io.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
-from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.errors import ScanError, require_package
 
 Kernel = Callable[..., Any]
 """Takes arrays and numbers as its signature says; releases the GIL. An array that is too short is an IndexError."""
@@ -674,8 +674,7 @@ def _kept(unit: str = KEYS) -> bytes | None:
 
 def _file_name(unit: str = KEYS) -> str:
     """Differs for other kernels, another LLVM, Python and kind of processor."""
-    import llvmlite
-
+    llvmlite = require_package("llvmlite", "decoding change events", "nevermore-iceberg[fast]")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     own = f"{llvmlite.__version__} {python} {platform.machine()} {_processor()} {_is_checked()} {_source_digest(unit)}"
     return f"kernels-{hashlib.sha256(own.encode()).hexdigest()[:24]}.bin"

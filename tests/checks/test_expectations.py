@@ -213,7 +213,7 @@ def test_the_schema_of_a_mirror_is_checked_without_being_asked_for(
         }  # columns, three types, no NULL; another check has the key
     else:
         assert "not checked: " in result.details[0]
-        assert "pip install 'great-expectations'" in result.details[0]
+        assert "pip install 'nevermore-iceberg[checks]'" in result.details[0]
     made.path.write_text(
         made.path.read_text().replace("shop.orders:", "shop.orders:\n    checks: {from_schema: off}", 1)
     )

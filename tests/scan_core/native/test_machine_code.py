@@ -1,6 +1,7 @@
 """Machine code is kept for the next process, and believed only if it is whole, of this machine and one's own."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from nevermore.pipelines.jsonscan.object_kernels import split_frames
 from nevermore.pipelines.jsonscan.value_kernels import skip_value
-from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.errors import MissingPackageError, ScanError
 from nevermore.scan_core.native import compiled, machine_code
 from tests.kernels.found import REPOSITORY
 from tests.support.kernels_used import kernels_used
@@ -138,6 +139,14 @@ def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
     with kernels_used(are_on=False):
         assert not compiled.is_missed()
     machine_code.is_available.cache_clear()
+
+
+def test_where_code_is_needed_but_cannot_be_loaded_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with pytest.raises(MissingPackageError, match=re.escape("pip install 'nevermore-iceberg[fast]'")):
+        machine_code.is_compiled()
 
 
 _CALLEE = """
