@@ -72,7 +72,6 @@ class Storage:
     io: FileIOConfig = field(default_factory=FileIOConfig)
     created: list[str] = field(default_factory=list, repr=False, compare=False)
     """Paths of the files that were opened for writing."""
-    _folders: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing; the caller closes it."""
@@ -81,10 +80,7 @@ class Storage:
         if not location.is_local:
             remote, inner = filesystem(location, self.io.properties)
             return remote.open_output_stream(inner)
-        folder = os.path.dirname(location.path)  # noqa: PTH120 - once per file
-        if folder not in self._folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            self._folders.add(folder)
+        Path(location.path).parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(location.path, "wb")
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -165,6 +161,13 @@ class Storage:
         with ThreadPoolExecutor(_REQUESTS) as pool:
             for _ in pool.map(self._remove, doomed):
                 pass
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove folders without files: names of partitions have values. In a store of objects there are none."""
+        location = parse_location(folder)
+        for path, _, _ in os.walk(location.path, topdown=False) if location.is_local else ():
+            with suppress(OSError):  # it has files
+                Path(path).rmdir()
 
     def _remove(self, path: str) -> None:
         location = parse_location(path)

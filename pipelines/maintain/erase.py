@@ -565,18 +565,16 @@ class _Run:
             finish_deleting(found, names_reached(found))
         if self._is_mirror:
             self._check_applied()
-        marks: dict[str, int] = {}
         for place in self._places:
             self._clean(place)
-            if (mark := self._mark_of(place.name)) is not None:
-                marks[place.name] = mark
-        if self._is_mirror and self._name in marks:
-            self._publish(publish, marks[self._name])
+        clean = self._clean_snapshots
+        if self._is_mirror and clean:
+            self._publish(publish)
         for place in self._places:
-            if place.name in marks:
-                self._expire(place.target, marks[place.name])
+            if place.name in clean:
+                self._expire(place.target, clean[place.name][-1].snapshot_id)
         entry = self._config.tables.get(self._name)
-        if entry is not None and self._name in marks:
+        if entry is not None and self._name in clean:
             keep_mirror_indexes(opened(self._catalog, self._name).handle, entry)
 
     def _check_applied(self) -> None:
@@ -591,10 +589,11 @@ class _Run:
 
     def _clean(self, place: _Place) -> None:
         """Commit the table without the rows, or without what it removed before, which may have been rows of the keys."""
-        if self._files[place.name]:
+        # Without rows, too, so that what was published from older snapshots goes, and an erasure of a published table is known.
+        if self._files[place.name] or self.keys.num_rows or not self._is_mirror:
             self._show(f"{place.name}: rewriting {counted(self.tables[place.name].data_files, 'data file')}")
             self._rewrite(place)
-        elif self.keys.num_rows or self.texts:
+        elif self.texts:
             _forget_removed(opened(self._catalog, place.name), {ERASED: "true"})
 
     def _rewrite(self, place: _Place) -> None:
@@ -615,12 +614,17 @@ class _Run:
             raise CommitConflictError(f"other writers kept changing {place.name}: erase again")
         _forget(handle, {ERASED: "true"})
 
-    def _mark_of(self, name: str) -> int | None:
-        """The newest snapshot before which none may stay."""
-        metadata = opened(self._catalog, name).table.metadata
-        current = metadata.current_snapshot_id
-        line = [] if current is None else metadata.ancestors(current)
-        return next((s.snapshot_id for s in line if ERASED in s.summary), None)
+    @property
+    def _clean_snapshots(self) -> dict[str, Sequence[Snapshot]]:
+        """The snapshots of each table since the newest erasure, which is the last of them; no table without one."""
+        clean: dict[str, Sequence[Snapshot]] = {}
+        for place in self._places:
+            metadata = opened(self._catalog, place.name).table.metadata
+            line = metadata.ancestors(metadata.current_snapshot_id or 0)
+            count = next((n for n, s in enumerate(line, 1) if ERASED in s.summary), 0)
+            if count:
+                clean[place.name] = line[:count]
+        return clean
 
     def _expire(self, target: MaintainedTable, mark: int) -> None:
         done = expire(self._catalog, self._config, target, before=mark, show=self._show)
@@ -629,28 +633,27 @@ class _Run:
         found = opened(self._catalog, target.name)
         folder = f"{metadata_location(found.handle)}/{CHECK_RESULTS}"
         found.storage.remove(found.storage.files_in(folder))
+        for folder in found.folders:
+            found.storage.remove_empty_folders(folder)
 
     def _readers(self) -> list[str]:
         """Published tables that exist and read the mirror."""
         names = [n for n in self._config.published if self._name in tables_read(self._config, n)]
         return [name for name in names if find_table(self._catalog, name) is not None]
 
-    def _publish(self, publish: Publish | None, mark: int) -> None:
+    def _publish(self, publish: Publish | None) -> None:
         """Make the published tables without the rows, and expire what was published before."""
-        metadata = opened(self._catalog, self._name).table.metadata
-        line = metadata.ancestors(metadata.current_snapshot_id or 0)
-        clean = {s.snapshot_id for s in line[: [s.snapshot_id for s in line].index(mark) + 1]}
         for name in self._readers():
             entry, reason = self._config.published[name], None
             one = self.tables[name] = ErasedTable(name, is_published=True)
-            since = self._published_since(name, clean)
+            since = self._published_since(name)
             if since is None and entry.mode == "replace" and publish is not None:
                 self._show(f"{name}: publishing without the rows")
                 try:
                     publish(name)
                 except PipelineError as error:
                     reason = f"it could not be published: {error}"
-                since = self._published_since(name, clean)
+                since = self._published_since(name)
             if since is None:
                 own = f'its columns decide: nevermore erase {name} --where "..." --delete'
                 again = f"nevermore publish {name}, then erase again"
@@ -662,19 +665,23 @@ class _Run:
             since = _forget_removed(opened(self._catalog, name)) or since
             self._expire(MaintainedTable(name, name, entry.maintenance), since)
 
-    def _published_since(self, name: str, clean: Collection[int]) -> int | None:
-        """The oldest of the newest snapshots of a published table that were made from clean snapshots of the mirror."""
+    def _published_since(self, name: str) -> int | None:
+        """The oldest of the newest snapshots of a published table that were made from clean ones of the mirror and its log."""
         metadata = opened(self._catalog, name).table.metadata
         if metadata.current_snapshot_id is None:
             return None
-        since = None
+        since, clean = None, self._clean_snapshots
+        ids = {s.snapshot_id for line in clean.values() for s in line}
+        begun = max(line[-1].timestamp_ms for line in clean.values())
         for snapshot in metadata.ancestors(metadata.current_snapshot_id):
-            if ERASED in snapshot.summary:
+            if ERASED in snapshot.summary and snapshot.timestamp_ms >= begun:  # not of an earlier erasure of others
                 return snapshot.snapshot_id
-            state = PublishedState.from_json(snapshot.summary[STATE]) if STATE in snapshot.summary else None
-            read = state.sources[self._name].snapshot_id if state is not None and self._name in state.sources else None
-            if read not in clean:
-                if snapshot.summary.get("operation") == "replace" or SOURCE + self._name in snapshot.summary:
+            state = PublishedState.from_json(snapshot.summary.get(STATE, ""))
+            read = (
+                {s.snapshot_id for table, s in state.sources.items() if table in clean} if state is not None else set()
+            )
+            if not read or read - ids:
+                if snapshot.summary.get("operation") == "replace" or any(SOURCE + n in snapshot.summary for n in clean):
                     continue
                 break
             since = snapshot.snapshot_id

@@ -507,21 +507,22 @@ def test_published_tables_are_published_again_and_expire(plain: Project) -> None
     assert made.scan().to_arrow() == pa.table({"id": pa.array([0], pa.int64())}, schema=made.scan().to_arrow().schema)
 
 
-def mails(project: Project, name: str = "shop.mails") -> Callable[[str], object]:
-    """Publishes the rows of the mirror, as `incremental: keys` does: the files of the last time are listed as removed."""
+def mails(project: Project, name: str = "shop.mails", read: str = NAME) -> Callable[[str], object]:
+    """Publishes the rows of a table, as `incremental: keys` does: the files of the last time are listed as removed."""
     path = project.folder / "nevermore.yaml"
-    path.write_text(f"{path.read_text()}published:\n  {name}: {{sql: 'select id, email from shop.people'}}\n")
+    path.write_text(f"{path.read_text()}published:\n  {name}: {{sql: 'select * from {read}'}}\n")
     columns = {"id": "long", "email": "string", "home": "string"}
     new_table(open_catalog(load(path)), columns, ("identity", "home"), name=name)
 
     def publish(name: str) -> object:
         delta = RowDelta(open_catalog(load(path)).load_table(name))
-        rows = [{"id": key, "email": email, "home": f"home of {email}"} for key, email in emails(project).items()]
+        found = [row["after"] if read == LOG else row for row in project.rows(read, "ordinal" if read == LOG else "id")]
+        rows = [{k: row[k] for k in ("id", "email")} | {"home": f"home of {row['email']}"} for row in found if row]
         files = write_rows(pa.Table.from_pylist(rows), delta.target, delta.default_spec)
-        mirror = project.table(NAME).metadata
-        source = SourceState(str(mirror.table_uuid), mirror.current_snapshot_id, "")
-        state = PublishedState("q", {NAME: source}).as_json()
-        return delta.commit(files, {STATE: state, SOURCE + NAME: str(mirror.current_snapshot_id)}, remove=everything)
+        metadata = project.table(read).metadata
+        source = SourceState(str(metadata.table_uuid), metadata.current_snapshot_id, "")
+        state = PublishedState("q", {read: source}).as_json()
+        return delta.commit(files, {STATE: state, SOURCE + read: str(metadata.current_snapshot_id)}, remove=everything)
 
     return publish
 
@@ -538,6 +539,42 @@ def test_no_manifest_of_a_published_table_lists_what_was_removed(plain: Project,
     assert not removed_files(plain)
     assert base_of(made, "replace").state is not None  # the next publication goes on from there
     assert sorted(row["id"] for row in made.scan().to_arrow().to_pylist()) == [0, 3, 4, 5]
+
+
+@pytest.mark.parametrize("read", [NAME, LOG], ids=["mirror", "log"])
+@pytest.mark.parametrize("life", ["alive", "deleted and expired", "one batch"])
+def test_published_rows_go_wherever_the_mirror_had_them(tmp_path: Path, read: str, life: str) -> None:
+    """What is published from a change log has rows that the mirror never had, and older snapshots those that it no longer has."""
+    project = three_commits(tmp_path, {"partition_by": ["email"]})
+    publish = mails(project, read=read)
+    come, gone = people("c", person(8)), people("d", person(8))
+    for batch in {"alive": [[come]], "one batch": [[come, gone]]}.get(life, [[come], [gone]]):
+        project.land(f"{len(batch)}-{batch[0] == gone}.jsonl", batch)
+        project.run()
+        publish("shop.mails")
+    if "expired" in life:
+        main_(project, "compact", NAME)
+        main_(project, "expire", NAME, "--keep-for", "1ms", "--keep-snapshots", "1")
+    done = run(project, "id = 8", publish=publish)
+    assert done.is_complete, list(done.lines)
+    assert not files_with(project, "person-8@")
+    assert not [path for path in (tmp_path / "warehouse").rglob("*") if "person-8" in path.name]
+    assert run(project, "id = 8", publish=publish).is_complete
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_an_erasure_of_others_does_not_count(plain: Project, *, has_rows: bool) -> None:
+    """A published table that keeps its rows was erased for somebody else before: that says nothing of this person."""
+    mails(plain)("shop.mails")
+    path = plain.folder / "nevermore.yaml"
+    path.write_text(path.read_text().replace("'}", "', mode: append}"))
+    assert run(plain, "id = 0", "shop.mails").is_complete
+    if not has_rows:
+        assert run(plain, "id = 1", "shop.mails").is_complete
+    assert not run(plain, "id = 1").is_complete
+    assert run(plain, "id = 1", "shop.mails").is_complete
+    assert run(plain, "id = 1").is_complete
+    assert not files_with(plain, "person-1@", "moved-1@")
 
 
 def removed_files(project: Project) -> list[Any]:
