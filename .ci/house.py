@@ -47,10 +47,10 @@ SINGLE_IMPORTERS = {
     "nevermore.pipelines.mirrors.multiset": _LARGE,
     "nevermore.pipelines.publish.refresh_plan": _LARGE,
     "nevermore.pipelines.sources.postgres.load": _LARGE,
+    "nevermore.scan_core.deletes.indexes": _LARGE,
     "nevermore.scan_core.expr.rules": _LARGE,
     "nevermore.scan_core.files.orc_streams": _LAZY,
     "nevermore.scan_core.plan.runtime_pruning": _LAZY,
-    "nevermore.scan_core.read.deleted_rows": _LARGE,
     "nevermore.scan_core.read.key_filter": _LAZY,
 }
 """Modules whose only importer sits in the same folder, and why they are modules of their own."""

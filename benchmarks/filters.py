@@ -14,7 +14,7 @@ from benchmarks.race import Goal, chosen, race, report
 from benchmarks.shapes import build
 from nevermore import scan_core
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.expr.nodes import BoundPredicate
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_schema
 

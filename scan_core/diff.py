@@ -33,11 +33,11 @@ from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFi
 from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.plan.delete_index import build_delete_index
 from nevermore.scan_core.plan.file_pruner import FilePruner, PlanTrace, total
+from nevermore.scan_core.plan.file_set import make_splits
 from nevermore.scan_core.plan.planner import FileFinder
-from nevermore.scan_core.plan.splits import make_splits
-from nevermore.scan_core.read.order import Adaptivity
 from nevermore.scan_core.read.output import OutputColumns
 from nevermore.scan_core.read.projection import DEAD_ROW_IDS, METADATA_IDS
+from nevermore.scan_core.read.restriction import Adaptivity
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.read.task import open_task
 from nevermore.scan_core.rows.selection import Mask, take_rows, to_indices

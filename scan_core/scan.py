@@ -41,9 +41,8 @@ from nevermore.scan_core.model.running import Running, sharing
 from nevermore.scan_core.model.schema import PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import DeleteFile, Snapshot
 from nevermore.scan_core.model.table_metadata import LogEntry, TableMetadata
-from nevermore.scan_core.plan.binding import Binding, readable
-from nevermore.scan_core.plan.planner import ScanPlan, plan_scan
-from nevermore.scan_core.read.aggregate import Call, Function, Partial, combine_all
+from nevermore.scan_core.plan.planner import Binding, ScanPlan, plan_scan, readable
+from nevermore.scan_core.read.output import Call, Function, Partial, combine_all
 from nevermore.scan_core.read.read_ahead import OPENED_AT_A_TIME, FilesAhead
 from nevermore.scan_core.read.split_reader import aggregate_split, count_split, read_split
 from nevermore.scan_core.rows.selection import RowSample, take_rows

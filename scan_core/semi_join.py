@@ -28,8 +28,7 @@ from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.plan.file_pruner import file_statistics
 from nevermore.scan_core.plan.planner import ScanPlan
-from nevermore.scan_core.prune.domains import domain_from_statistics
-from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.prune.verdicts import Match, domain_from_statistics
 from nevermore.scan_core.read.file_statistics import FileStatistics
 from nevermore.scan_core.read.projection import FileProjection
 from nevermore.scan_core.split.tasks import FileScanTask

@@ -15,15 +15,15 @@ from nevermore.scan_core.bitmaps.column_index import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DIRECTORY_BYTES,
+    PuffinBlob,
     decode_bitmap,
     decode_directory,
+    read_footer,
 )
-from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
-from nevermore.scan_core.deletes.positions import check_vector_frame
+from nevermore.scan_core.deletes.filter import check_vector_frame
 from nevermore.scan_core.files.avro import MAX_BLOCK_BYTES
-from nevermore.scan_core.files.parquet.file_layout import read_layout
+from nevermore.scan_core.files.parquet.file_layout import page_header, read_layout
 from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk
-from nevermore.scan_core.files.parquet.pages import page_header
 from nevermore.scan_core.files.parquet.thrift import Struct
 from nevermore.scan_core.io.files import open_source, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig

@@ -11,8 +11,8 @@ from nevermore.scan_core.expr.nodes import Constantish, Expr, col
 from nevermore.scan_core.model.errors import PredicateError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteFile, PartitionSpec, Snapshot
+from nevermore.scan_core.plan.file_set import make_splits
 from nevermore.scan_core.plan.planner import plan_scan
-from nevermore.scan_core.plan.splits import make_splits
 from nevermore.scan_core.read.projection import DELETE_FILE, DELETED, FILE, POS
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.run import run_splits

@@ -31,16 +31,14 @@ from nevermore.scan_core.expr.bound import (
     children,
     walk,
 )
-from nevermore.scan_core.expr.evaluate import truth_values
-from nevermore.scan_core.expr.frame import conjunction, disjunction, negation
-from nevermore.scan_core.expr.kernels import cost_of
+from nevermore.scan_core.expr.kernels import cost_of, truth_values
 from nevermore.scan_core.expr.nodes import leaf_ids
-from nevermore.scan_core.expr.vectors import Truth
+from nevermore.scan_core.expr.vectors import Truth, conjunction, disjunction, negation
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, Type, arrow_type
 from nevermore.scan_core.rows.buffers import Mask
-from nevermore.scan_core.rows.roaring import RowPositions
+from nevermore.scan_core.rows.selection import RowPositions
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 BITMAP_COST = 15_000.0

@@ -1,22 +1,40 @@
-"""The bitmap index of one column in one data file: its bytes, its directory, and bitmaps read when they are needed."""
+"""Puffin files: the blobs that a footer lists (https://iceberg.apache.org/puffin-spec).
+
+The content of a blob is decoded by the module that knows its type. Every length is checked against the file before
+anything is read.
+
+The bitmap index of one column in one data file: its bytes, its directory, and bitmaps read when they are needed.
+
+Which data files of a scan have bitmap indexes: from the statistics entries of a table to blobs.
+
+An index is of a file, not of a snapshot: data files never change, so an entry of any snapshot serves, those of the
+snapshot and its ancestors first. Other engines' statistics files are not opened: ours have a name of their own.
+"""
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 
 from nevermore.scan_core.io.cache import cached
-from nevermore.scan_core.io.files import fingerprint, read_bytes
+from nevermore.scan_core.io.files import file_size, fingerprint, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
-from nevermore.scan_core.model.errors import MalformedTableError
+from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, decompress
+from nevermore.scan_core.metadata.table_json import Document, load_document
+from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
+from nevermore.scan_core.model.snapshot import DataFile, Snapshot
+from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.rows.buffers import Mask
-from nevermore.scan_core.rows.roaring import (
+from nevermore.scan_core.rows.selection import (
     RowPositions,
     SortedPositions,
     decode_roaring,
@@ -24,7 +42,144 @@ from nevermore.scan_core.rows.roaring import (
     position_count,
     positions_in_mask,
 )
-from nevermore.scan_core.split.tasks import BitmapIndexBlob
+from nevermore.scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
+
+MAGIC = b"PFA1"
+_TAIL = struct.Struct("<iI4s")
+"""Payload size, flags and magic: the last bytes of a file."""
+_COMPRESSED = 1
+_CHECKED = b'"nevermore.checksum":"'
+_CHECKED_END = b'"}}'
+"""Around the last property of the footers of our writers: the CRC-32 of the JSON before it, in 8 hexadecimal digits.
+Puffin itself has no checksum of footers, and a wrong place or path in one would make an index that of other rows."""
+_CRC_DIGITS = 8
+MAX_FOOTER_BYTES = 1 << 28
+"""Of a footer, decompressed or not: that of a million blobs is smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinBlob:
+    """One blob as the footer states it."""
+
+    type: str
+    fields: tuple[int, ...]
+    snapshot_id: int
+    sequence_number: int
+    offset: int
+    length: int
+    compression: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinFooter:
+    """The contents of the footer of a Puffin file."""
+
+    blobs: tuple[PuffinBlob, ...]
+    properties: Mapping[str, str]
+    num_bytes: int
+    """Of the footer, with both magics."""
+    is_checked: bool = False
+    """Whether the footer has a checksum of its own, which was compared."""
+
+
+def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
+    """The footer of a Puffin file.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: no Puffin file, or a footer that contradicts the file.
+    """
+    size = file_size(path, io)
+    smallest = 2 * len(MAGIC) + _TAIL.size
+    if size < smallest:
+        raise MalformedTableError(f"{path}: {size} bytes are too few for a Puffin file")
+    payload_size, flags, magic = _TAIL.unpack(read_bytes(path, io, size - _TAIL.size, _TAIL.size))
+    if magic != MAGIC or read_bytes(path, io, 0, len(MAGIC)) != MAGIC:
+        raise MalformedTableError(f"{path}: not a Puffin file: it does not begin and end with {MAGIC!r}")
+    if not 0 <= payload_size <= size - smallest:
+        raise MalformedTableError(f"{path}: a footer of {payload_size} bytes in a file of {size}")
+    if flags & ~_COMPRESSED:
+        raise MalformedTableError(f"{path}: unknown footer flags {flags:#x}")
+    begin = size - _TAIL.size - payload_size - len(MAGIC)
+    stored = read_bytes(path, io, begin, len(MAGIC) + payload_size, max_bytes=MAX_FOOTER_BYTES)
+    if stored[: len(MAGIC)] != MAGIC:
+        raise MalformedTableError(f"{path}: the footer does not begin with {MAGIC!r}")
+    payload = _decompress(stored[len(MAGIC) :], path) if flags & _COMPRESSED else stored[len(MAGIC) :]
+    try:
+        content = load_document(payload)
+    except (ValueError, RecursionError) as error:
+        raise MalformedTableError(f"{path}: the footer is no JSON document that can be read: {error}") from error
+    document = Document(path, content)
+    is_checked = _has_checksum(payload, path)
+    blobs = tuple(_blob(b, begin, path) for b in document.objects("blobs"))
+    return PuffinFooter(blobs, document.text_mapping("properties"), size - begin, is_checked)
+
+
+def footer_bytes(blobs: list[PuffinBlob], properties: Mapping[str, str]) -> bytes:
+    """The footer of a file that holds these blobs, with a checksum as its last property."""
+    described = [
+        {
+            "type": blob.type,
+            "fields": list(blob.fields),
+            "snapshot-id": blob.snapshot_id,
+            "sequence-number": blob.sequence_number,
+            "offset": blob.offset,
+            "length": blob.length,
+            **({"compression-codec": blob.compression} if blob.compression else {}),
+            **({"properties": dict(blob.properties)} if blob.properties else {}),
+        }
+        for blob in blobs
+    ]
+    plain = orjson.dumps({"blobs": described, "properties": dict(properties)})
+    head = plain.removesuffix(b"}}") + (b"," if properties else b"")
+    payload = head + _CHECKED + f"{crc32(head):0{_CRC_DIGITS}x}".encode() + _CHECKED_END
+    return MAGIC + payload + _TAIL.pack(len(payload), 0, MAGIC)
+
+
+def _has_checksum(payload: bytes, path: str) -> bool:
+    """Compare a footer with the checksum at its end; returns whether it has one.
+
+    Raises:
+        MalformedTableError: it is wrong, or right behind a damaged key.
+    """
+    begin = len(payload) - len(_CHECKED) - _CRC_DIGITS - len(_CHECKED_END)
+    if begin < 0:
+        return False
+    checksum = f"{crc32(payload[:begin]):0{_CRC_DIGITS}x}".encode()
+    stated = payload[begin + len(_CHECKED) :][:_CRC_DIGITS]
+    if payload[begin:] == _CHECKED + checksum + _CHECKED_END:
+        return True
+    if payload[begin:].startswith(_CHECKED) or stated == checksum:
+        raise MalformedTableError(f"{path}: the checksum of the footer is wrong: the bytes are damaged")
+    return False
+
+
+def _blob(document: Document, end_of_blobs: int, path: str) -> PuffinBlob:
+    offset, length = document.integer("offset"), document.integer("length")
+    if offset < len(MAGIC) or length < 0 or offset + length > end_of_blobs:
+        raise MalformedTableError(f"{path}: a blob of {length} bytes at {offset} does not lie before the footer")
+    return PuffinBlob(
+        type=document.text("type"),
+        fields=document.integers("fields"),
+        snapshot_id=document.integer("snapshot-id", default=-1),
+        sequence_number=document.integer("sequence-number", default=-1),
+        offset=offset,
+        length=length,
+        compression=document.optional_text("compression-codec"),
+        properties=document.text_mapping("properties"),
+    )
+
+
+def _decompress(data: bytes, path: str) -> bytes:
+    """LZ4 frames, the only compression of footers, never more than a real footer has."""
+    try:
+        return decompress(data, "lz4", MAX_FOOTER_BYTES)
+    except BlockTooLargeError as error:
+        raise MalformedTableError(f"{path}: a footer larger than {MAX_FOOTER_BYTES} bytes when decompressed") from error
+    except ValueError as error:
+        raise MalformedTableError(f"{path}: the footer cannot be decompressed: {error}") from error
+
 
 BLOB_TYPE = "nevermore-bitmap-index-v1"
 DATA_FILE, RECORD_COUNT, FILE_BYTES = "data-file", "record-count", "data-file-bytes"
@@ -352,3 +507,114 @@ def _key(blob: BitmapIndexBlob, io: FileIOConfig) -> tuple[object, ...]:
 
 def _source(blob: BitmapIndexBlob) -> str:
     return f"{blob.path}: bitmap index at {blob.offset}"
+
+
+FILE_SUFFIX = "-index.puffin"
+"""At the end of the name of every statistics file of ours."""
+MAX_STATISTICS_FILES = 32
+"""Statistics files looked at for one plan: each run that builds indexes carries all that are of use into its own."""
+_BLOB_BYTES = 1_000
+"""About what a blob's description holds in memory."""
+
+
+def with_bitmap_indexes(
+    tasks: Sequence[FileScanTask],
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    context: ScanContext,
+    metrics: ScanMetrics,
+) -> Sequence[FileScanTask]:
+    """The tasks, each with the indexes of the columns that predicate and runtime filters read, if its file has any.
+
+    Statistics files that are damaged or gone are counted in `metrics` and ignored.
+    """
+    field_ids = _field_ids(context)
+    if not field_ids or snapshot is None or not context.options.switches.use_bitmap_indexes or not tasks:
+        return tasks
+    paths = list(islice(statistics_paths(metadata, snapshot), MAX_STATISTICS_FILES))
+    if not paths:
+        return tasks
+    wanted = {task.data_file.path: task.data_file for task in tasks}
+    found: dict[str, dict[int, BitmapIndexBlob]] = {}
+    for path in paths:
+        if len(found) == len(wanted) and all(len(blobs) == len(field_ids) for blobs in found.values()):
+            break
+        try:
+            footer = cached_footer(path, context.io)
+        except (MalformedTableError, MissingFileError):
+            metrics.bitmap_indexes_refused += 1
+            continue
+        for blob in footer.blobs:
+            if blob.type != BLOB_TYPE or len(blob.fields) != 1 or blob.fields[0] not in field_ids:
+                continue
+            data_file = wanted.get(blob.properties.get(DATA_FILE, ""))
+            if data_file is not None and describes(blob, data_file):
+                found.setdefault(data_file.path, {}).setdefault(blob.fields[0], _located(blob, path))
+    return tuple(
+        replace(task, bitmap_indexes=tuple(found[task.data_file.path].values()))
+        if task.data_file.path in found
+        else task
+        for task in tasks
+    )
+
+
+def _field_ids(context: ScanContext) -> frozenset[int]:
+    """Columns that conditions on single columns read."""
+    of_filters = {f.fields[0].field_id for f in context.runtime_filters if len(f.fields) == 1}
+    return frozenset(of_filters if context.predicate is None else of_filters | {*context.predicate.leaf_ids})
+
+
+def statistics_paths(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[str]:
+    """Statistics files with indexes: of the snapshot, its ancestors from new to old, then of all others."""
+    by_snapshot: dict[object, list[str]] = {}
+    for entry in metadata.statistics:
+        path = entry.get("statistics-path")
+        if isinstance(path, str) and path.endswith(FILE_SUFFIX):
+            by_snapshot.setdefault(entry.get("snapshot-id"), []).append(path)
+    if not by_snapshot:
+        return
+    for ancestor in metadata.ancestors(snapshot.snapshot_id):
+        yield from by_snapshot.pop(ancestor.snapshot_id, [])
+    for paths in reversed(by_snapshot.values()):
+        yield from paths
+
+
+def cached_footer(path: str, io: FileIOConfig) -> PuffinFooter:
+    """The footer of a Puffin file, remembered.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: no Puffin file.
+    """
+
+    def load() -> tuple[PuffinFooter, int]:
+        footer = read_footer(path, io)
+        return footer, _BLOB_BYTES * (1 + len(footer.blobs))
+
+    return cached(("puffin", fingerprint(path, io), tuple(sorted(io.properties.items()))), load)
+
+
+def describes(blob: PuffinBlob, data_file: DataFile) -> bool:
+    """Was the index built from this file, and has it all properties needed to read it?"""
+    properties = blob.properties
+    return (
+        properties.get(DATA_FILE) == data_file.path
+        and properties.get(RECORD_COUNT) == str(data_file.record_count)
+        and properties.get(FILE_BYTES) == str(data_file.file_size_bytes)
+        and properties.get(DIRECTORY_BYTES, "").isdecimal()
+        and COLUMN_TYPE in properties
+        and blob.compression is None
+    )
+
+
+def _located(blob: PuffinBlob, path: str) -> BitmapIndexBlob:
+    properties = blob.properties
+    return BitmapIndexBlob(
+        field_id=blob.fields[0],
+        path=path,
+        offset=blob.offset,
+        length=blob.length,
+        directory_bytes=int(properties[DIRECTORY_BYTES][:18]),
+        column_type=properties[COLUMN_TYPE],
+        is_list=properties.get(IS_LIST) == "true",
+    )

@@ -27,6 +27,7 @@ from nevermore.scan_core.io.files import fingerprint
 from nevermore.scan_core.io.location import FileIOConfig, relocate
 from nevermore.scan_core.keys.equality_index import (
     EqualityIndex,
+    FlatIndex,
     build_bytes,
     build_index,
     build_index_streamed,
@@ -34,9 +35,9 @@ from nevermore.scan_core.keys.equality_index import (
     find_deleted,
     fixed_value,
     needs_streaming,
+    shared_index,
 )
-from nevermore.scan_core.keys.index_file import FlatIndex, shared_index
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions

@@ -32,11 +32,11 @@ from nevermore.scan_core.expr.coercion import (
     common_type,
     decimal_of,
     decimal_type,
+    from_python,
     is_primitive,
     name_of,
 )
-from nevermore.scan_core.expr.evaluate import evaluation_error, judge
-from nevermore.scan_core.expr.literals import from_python
+from nevermore.scan_core.expr.kernels import evaluation_error, judge
 from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.expr.normalize import conjuncts_of, normalize
 from nevermore.scan_core.expr.parse import IN_QUERIES, point_at

@@ -6,9 +6,15 @@ values have modules of their own. `cost` estimates are relative costs per row.
 Arithmetic and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch.
 
 Members of structs, subscripts of lists and maps: by offsets over the child arrays, never row by row.
+
+Evaluation: a bound expression and the columns of a batch to the rows for which it is true.
+
+A row on which an expression fails (division by zero, bad cast) is marked, and is an error only if it passes everything
+else. How each kind of expression is computed on columns is in `kernels.py`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, assert_never
 
@@ -17,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.scan_core.expr import strings, temporal
+from nevermore.scan_core.expr import casts, strings
 from nevermore.scan_core.expr.bound import (
     And,
     Between,
@@ -41,20 +47,12 @@ from nevermore.scan_core.expr.bound import (
 )
 from nevermore.scan_core.expr.casts import cast
 from nevermore.scan_core.expr.coercion import BYTES, INTEGRAL, decimal_of, decimal_type, name_of
-from nevermore.scan_core.expr.compare import compare, contains, numbers
-from nevermore.scan_core.expr.frame import (
-    Codes,
-    Frame,
-    conjunction,
-    disjunction,
-    negation,
-    not_false,
-    scatter,
-    sole_column,
-)
+from nevermore.scan_core.expr.nodes import bound_text
 from nevermore.scan_core.expr.strings import lower, matches_like
 from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
+    Codes,
+    Frame,
     Kernel,
     Operand,
     Truth,
@@ -63,17 +61,27 @@ from nevermore.scan_core.expr.vectors import (
     array_of,
     array_of_truth,
     boolean_values,
+    compare,
+    conjunction,
+    contains,
+    disjunction,
     failures,
     is_null_scalar,
     minus,
+    negation,
+    not_false,
     null_mask,
     nulls_of,
+    operand_values,
     outcome,
     rounded_decimal,
+    scatter,
+    sole_column,
     truth_of_array,
     union,
     with_nulls,
 )
+from nevermore.scan_core.model.errors import EvaluationError
 from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type, arrow_type
 from nevermore.scan_core.rows.buffers import Mask, scalar, true_flags, validity
 
@@ -158,7 +166,7 @@ def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
         if name_of(result) == "decimal":
             wide = arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1]))
             return rounded_decimal(pc.round(wide, ndigits=0, round_mode=mode), null, result)
-        values = numbers(arguments[0], types[0])
+        values = operand_values(arguments[0], types[0])
         if name_of(types[0]) in INTEGRAL:
             return outcome(values, null, None, result, "")
         with np.errstate(invalid="ignore"):
@@ -174,7 +182,7 @@ def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type
     null, digits = nulls_of(arguments[0]), arguments[1].as_py()
     if name_of(result) == "decimal":
         return rounded_decimal(arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1])), null, result)
-    values = numbers(arguments[0], types[0])
+    values = operand_values(arguments[0], types[0])
     with np.errstate(invalid="ignore"):
         has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
     # Spark takes the digits of the shortest text of the number
@@ -213,7 +221,7 @@ def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: Mask) -> pa
 
 def _list_get(*, from_one: bool) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-        array, positions = arguments[0], numbers(arguments[1], types[1])
+        array, positions = arguments[0], operand_values(arguments[1], types[1])
         offsets = offsets_of(array)
         lengths = np.diff(offsets)
         if from_one:
@@ -432,7 +440,7 @@ _KERNELS: Mapping[str, Kernel] = {
     "array_contains": _array_contains,
     "map_contains_key": _map_contains_key,
     **strings.KERNELS,
-    **temporal.KERNELS,
+    **casts.KERNELS,
 }
 """By function name; `try ` forms use the same kernels."""
 
@@ -618,3 +626,76 @@ def _coalesce(operands: tuple[BoundExpr, ...], frame: Frame) -> Vector:
         if vector.failed is not None:
             failed, reason = union(failed, vector.failed & open_rows), reason or vector.reason
     return Vector(values, failed if failed is not None and failed.any() else None, reason)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What one conjunct says about a batch.
+
+    Attributes:
+        passed: rows for which it is true.
+        failed: rows on which it could not be computed, None if there is none; such a row is an error of the query if
+            it passes every other conjunct and survives all deletes. Disjoint from `passed`.
+        reason: why, for the message.
+    """
+
+    passed: Mask
+    failed: Mask | None
+    reason: str
+
+
+def judge(
+    conjunct: BoundExpr,
+    columns: Mapping[int, pa.Array],
+    num_rows: int,
+) -> Outcome:
+    """Evaluate a conjunct. Rows that fail are reported, not raised: the caller decides once it knows which rows survive.
+
+    Args:
+        conjunct: a bound boolean expression.
+        columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
+            alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
+        num_rows: rows of the batch.
+    """
+    truth = truth_of(conjunct, Frame(columns, num_rows), nulls=False)
+    failed = truth.failed if truth.failed is not None and truth.failed.any() else None
+    return Outcome(truth.true, failed, truth.reason if failed is not None else "")
+
+
+def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
+    """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
+    return truth_of(node, Frame(columns, num_rows), nulls=True)
+
+
+def values_at(access: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> pa.Array:
+    """The values of an expression.
+
+    Raises:
+        EvaluationError: it fails on a row.
+    """
+    vector = vector_of(access, Frame(columns, num_rows))
+    if vector.failed is not None and vector.failed.any():
+        raise EvaluationError(
+            f"{vector.reason} in: {bound_text(access)}; try_element_at() and get() give NULL where a list has no such element"
+        )
+    return array_from(vector.values, num_rows)
+
+
+def constant_value(node: BoundExpr) -> BoundExpr:
+    """A constant expression as a Literal, or as a Failure if it always fails."""
+    vector = vector_of(node, Frame({}, 1))
+    if vector.failed is not None and vector.failed[0]:
+        return Failure(vector.reason, node.type, node)
+    array = array_from(vector.values, 1)
+    if array.null_count:
+        return Literal(None, node.type)
+    scalar = array[0]
+    return Literal(scalar.value if pa.types.is_temporal(array.type) else scalar.as_py(), node.type)
+
+
+def evaluation_error(conjunct: BoundExpr, outcome: Outcome) -> EvaluationError:
+    """The error to raise when a row that failed survives everything else."""
+    return EvaluationError(
+        f"{outcome.reason or 'failure'} in: {bound_text(conjunct)}; a row that passes every other filter fails here "
+        "(try_cast, try_divide and the like give NULL instead)"
+    )

@@ -29,7 +29,7 @@ from nevermore.scan_core.expr.bound import (
     children,
     walk,
 )
-from nevermore.scan_core.expr.literals import from_python, literal_text
+from nevermore.scan_core.expr.coercion import from_python, literal_text
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import PredicateError
 from nevermore.scan_core.model.schema import Type

@@ -27,7 +27,9 @@ from nevermore.scan_core.expr.bound import (
 )
 from nevermore.scan_core.expr.coercion import (
     FLOATING,
+    INT_RANGE,
     INTEGRAL,
+    LONG_RANGE,
     MICROSECONDS_PER_DAY,
     TIMESTAMPS,
     decimal_constant,
@@ -36,8 +38,7 @@ from nevermore.scan_core.expr.coercion import (
     name_of,
     round_to_float,
 )
-from nevermore.scan_core.expr.evaluate import constant_value
-from nevermore.scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from nevermore.scan_core.expr.kernels import constant_value
 from nevermore.scan_core.model.schema import Type
 
 P = TypeVar("P", Between, InSet)

@@ -10,7 +10,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
-from nevermore.scan_core.expr.literals import from_python, parse_number, parse_text
+from nevermore.scan_core.expr.coercion import from_python, parse_number, parse_text
 from nevermore.scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.model.errors import PredicateError
 from nevermore.scan_core.model.schema import PrimitiveType

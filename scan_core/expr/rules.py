@@ -24,11 +24,11 @@ from nevermore.scan_core.expr.coercion import (
     common_type,
     decimal_of,
     decimal_type,
+    from_python,
     is_numeric,
     is_primitive,
     name_of,
 )
-from nevermore.scan_core.expr.literals import from_python
 from nevermore.scan_core.model.schema import ListType, MapType, PrimitiveType, Type
 
 Arguments = tuple[BoundExpr, ...]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.scan_core.expr.literals import INT_RANGE
+from nevermore.scan_core.expr.coercion import INT_RANGE
 from nevermore.scan_core.expr.vectors import Kernel, Operand, Vector
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.rows.buffers import scalar

@@ -11,8 +11,15 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from nevermore.scan_core.expr.coercion import BINARY, FLOATING, INTEGRAL, TIMESTAMPS, name_of, round_to_float
-from nevermore.scan_core.expr.literals import LONG_RANGE
+from nevermore.scan_core.expr.coercion import (
+    BINARY,
+    FLOATING,
+    INTEGRAL,
+    LONG_RANGE,
+    TIMESTAMPS,
+    name_of,
+    round_to_float,
+)
 from nevermore.scan_core.expr.nodes import Constant, Expr, Name
 from nevermore.scan_core.model.errors import ColumnNotFoundError, PredicateError
 from nevermore.scan_core.model.metrics import ScanMetrics

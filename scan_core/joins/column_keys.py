@@ -14,10 +14,9 @@ import pyarrow.types as pt
 
 from nevermore.scan_core.columns.file_reader import StatisticsOf
 from nevermore.scan_core.keys.columns import is_integer_like, signed_values
-from nevermore.scan_core.keys.summary import KeySummary
+from nevermore.scan_core.keys.lookup import KeySummary
 from nevermore.scan_core.model.schema import Type, arrow_type
-from nevermore.scan_core.prune.domains import Domain, domain_from_statistics
-from nevermore.scan_core.prune.verdicts import Match
+from nevermore.scan_core.prune.verdicts import Domain, Match, domain_from_statistics
 
 MAX_VALUES = 4_096
 """Above this, single values are not kept in addition to the summary: testing each would cost more than it excludes."""

@@ -31,7 +31,7 @@ from nevermore.scan_core.keys.equality_index import (
     find_deleted,
     needs_streaming,
 )
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.options import ScanOptions

@@ -1,44 +1,380 @@
-"""Exact lookup of delete keys: a table of ranks for close integers, a hash table for everything else.
+"""Loaded delete keys, and where the keys of an index lie on a line.
+
+A summary is enough to prove that a range of values contains no key; exact lookups are in
+`keys/lookup.py`.
+
+Exact lookup of 64-bit hashes in about 12 bytes per key: bitmaps that count, in levels.
+
+A hash's leading bits choose one bit of a bitmap of sixteen bits per key. A clear bit ends most searches in the cache.
+The number of bits set before it is the number of the entry, whose hash decides. Where several hashes share a bit, one has the
+entry and the others go to the next level, a thirtieth of the size. (As in Limasset et al., Fast and scalable minimal
+perfect hashing, 2017, with the hashes kept.) Arrays are flat and immutable: shared by threads, or mapped from a file.
+
+Exact lookup of delete keys: a table of ranks for close integers, a hash table for everything else.
 
 Each hit of a hash is verified on the full key. Which form a delete group gets is decided in `keys/equality_index.py`.
-
 """
 
+import math
 import secrets
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from nevermore.scan_core.keys.columns import (
+    BytesColumn,
     DictionaryColumn,
     FixedColumn,
+    HashSeed,
     KeyColumn,
+    KeyRows,
     Words,
     column_bytes,
     concat,
+    hash_rows,
+    hash_seed,
     is_one_word,
     key_column,
     null_flags,
+    rotate,
+    row_words,
+    same_keys,
     signed_values,
+    splitmix,
 )
-from nevermore.scan_core.keys.hash import HashSeed, KeyRows, hash_rows, hash_seed, rotate, same_keys
-from nevermore.scan_core.keys.summary import (
-    DeleteKeys,
-    KeySummary,
-    Ranks,
-    rank_of,
-    rank_type,
-    ranks_of,
-    summarise,
-    summarise_table,
-)
-from nevermore.scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
 from nevermore.scan_core.model.errors import ScanError
+from nevermore.scan_core.model.running import check_running
+from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.native.compiled import load, stored_kernels
 from nevermore.scan_core.rows.buffers import Mask, Rows, validity
+
+Ranks = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+"""1-based positions of sequence numbers among those of the group, ascending; 0 is no delete."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeleteKeys:
+    """Keys of one delete file: one array per key column, in the table's current types."""
+
+    sequence_number: int
+    columns: tuple[pa.Array, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Keys, repeats included."""
+        return len(self.columns[0])
+
+
+def rank_of(sequence_number: int, sequence_numbers: Sequence[int]) -> int:
+    """The rank of a delete; for a data file the threshold that ranks must exceed: strictly greater (rule 1)."""
+    return bisect_right(sequence_numbers, sequence_number)
+
+
+def rank_type(sequence_numbers: Sequence[int]) -> np.dtype[np.unsignedinteger]:
+    """The narrowest type that holds all ranks."""
+    return np.min_scalar_type(len(sequence_numbers))
+
+
+def ranks_of(parts: Sequence[DeleteKeys], sequence_numbers: Sequence[int]) -> Ranks:
+    """The rank of every key of the parts, one after the other."""
+    kind = rank_type(sequence_numbers)
+    of_parts = np.array([rank_of(p.sequence_number, sequence_numbers) for p in parts], kind)
+    ranks: Ranks = np.repeat(of_parts, [p.num_rows for p in parts]).astype(kind, copy=False)
+    return ranks
+
+
+MAX_BUCKETS = 65_536
+SIGN_BIT = 1 << 63
+"""Added to signed numbers, so that their order is that of unsigned ones."""
+_MASK = (1 << 64) - 1
+_EXACT = Context(prec=76)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySummary:
+    """Occupied buckets of one key column: bucket = (prefix - base) >> shift; None if nothing is known."""
+
+    kind: pa.DataType
+    has_null: bool
+    base: int
+    shift: int
+    buckets: Words | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return 0 if self.buckets is None else self.buckets.nbytes
+
+    def meets(self, statistics: ColumnStatistics | None) -> bool:
+        """False only if no value described by the statistics can be one of the keys."""
+        if statistics is None:
+            return True
+        if self.has_null and statistics.null_count != 0:
+            return True
+        if statistics.value_count is not None and statistics.null_count == statistics.value_count:
+            return False
+        return self.meets_range(statistics.lower, statistics.upper)
+
+    def meets_range(self, lower: Any, upper: Any) -> bool:
+        """False only if no key lies between the bounds; None is no bound."""
+        if self.buckets is None:
+            return True
+        if len(self.buckets) == 0:
+            return False
+        if lower is None or upper is None:
+            return True
+        low, high = prefix_of(lower, self.kind), prefix_of(upper, self.kind)
+        if low is None or high is None or low > high:  # the wrong way round: not to be believed
+            return True
+        if high < self.base:
+            return False
+        begin = np.searchsorted(self.buckets, np.uint64(max(low - self.base, 0) >> self.shift))
+        end = np.searchsorted(self.buckets, np.uint64((high - self.base) >> self.shift), side="right")
+        return bool(begin < end)
+
+
+def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
+    """The summary of all values of the columns, which are parts of one key column of type `kind`."""
+    parts = [_prefixes(c, kind) for c in columns]
+    known = [p for p in parts if p is not None]
+    if len(known) < len(parts):
+        return KeySummary(kind, has_null, 0, 0, None)
+    filled = [p for p in known if len(p)]
+    if not filled:
+        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
+    base, top = min(int(p.min()) for p in filled), max(int(p.max()) for p in filled)
+    if sum(len(p) for p in filled) <= MAX_BUCKETS:
+        return KeySummary(kind, has_null, base, 0, np.unique(np.concatenate(filled)) - np.uint64(base))
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
+    occupied = np.zeros(((top - base) >> shift) + 1, np.bool_)
+    for part in filled:
+        occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
+    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
+
+
+def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
+    """The summary of all keys of parts of one column; coarser than any of them."""
+    kind, has_null = parts[0].kind, any(p.has_null for p in parts)
+    filled = [p for p in parts if p.buckets is None or len(p.buckets)]
+    if any(p.buckets is None for p in filled):
+        return KeySummary(kind, has_null, 0, 0, None)
+    if not filled:
+        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
+    spans = [(p, p.buckets) for p in filled if p.buckets is not None]
+    base = min(p.base for p, _ in spans)
+    top = max(p.base + (int(b[-1]) << p.shift) for p, b in spans)
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), *(p.shift for p, _ in spans), 0)
+    occupied = np.zeros(((top - base) >> shift) + 2, np.bool_)
+    for part, buckets in spans:
+        first = ((buckets << np.uint64(part.shift)) + np.uint64(part.base - base)) >> np.uint64(shift)
+        occupied[first.view(np.int64)] = True
+        occupied[first.view(np.int64) + 1] = True  # a bucket of a part may reach into the next one of the whole
+    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
+
+
+def summarise_table(
+    occupied: npt.NDArray[np.unsignedinteger], lower: int, *, has_null: bool, kind: pa.DataType
+) -> KeySummary:
+    """The summary of the integers `lower` + i for which `occupied[i]` is not 0."""
+    shift = max(len(occupied).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
+    width = 1 << shift
+    whole = len(occupied) // width * width
+    any_in = occupied[:whole].reshape(-1, width).max(axis=1) > 0 if whole else np.zeros(0, np.bool_)
+    if whole < len(occupied):
+        any_in = np.append(any_in, occupied[whole:].any())
+    return KeySummary(kind, has_null, lower + SIGN_BIT, shift, np.flatnonzero(any_in).astype(np.uint64))
+
+
+def prefix_of(value: Any, kind: pa.DataType) -> int | None:
+    """The order-preserving prefix of a bound; None where the value or type has none."""
+    if pa.types.is_decimal(kind):
+        if not isinstance(value, Decimal):
+            return None
+        unscaled = int(value.scaleb(kind.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT))
+        return (unscaled + SIGN_BIT if kind.precision <= 18 else (unscaled >> 64) + SIGN_BIT) & _MASK
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return int.from_bytes(value[:8].ljust(8, b"\0"), "big")
+    if isinstance(value, int):
+        return min(max(value + SIGN_BIT, 0), _MASK)
+    return None
+
+
+def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
+    if isinstance(column, DictionaryColumn):
+        return _prefixes(column.values, kind)
+    flags = null_flags(column)
+    if isinstance(column, BytesColumn):
+        column = column.with_slack()
+        rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
+        prefixes = np.zeros(len(rows), np.uint64)
+        filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
+        prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
+        return prefixes
+    if pa.types.is_floating(kind) or not column.words:
+        return None
+    is_binary = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
+    words = column.words[0 if is_binary else -1]
+    words = words if flags is None else words[~flags]
+    return words.byteswap() if is_binary else words ^ np.uint64(SIGN_BIT)
+
+
+Entries = npt.NDArray[np.uint32]
+
+BITS_PER_HASH = 16
+MAX_ENTRIES = (1 << 32) - 2
+BLOCK_ROWS = 2048
+"""Rows that `kernels.py` handles at a time; it needs scratch space for them."""
+_FILTER_BLOCK_ROWS = 16_384
+"""Rows that NumPy handles at a time: intermediate arrays stay in the L2 cache."""
+_MAX_LEVELS = 32
+_MIN_PARTITIONED = 100_000
+"""Tables of fewer hashes stay in the L2 cache while they are built."""
+_EMPTY = 0xFFFFFFFF
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashTable:
+    """Entry e has the hash `hashes[e]`; `counts[w]` entries come before those of word w of `bits`.
+
+    Each row of `levels` holds multiplier, shift and first word of a level: the bit of a hash is
+    `hash * multiplier >> shift`. Without compiled kernels a table has no levels: its hashes ascend, and are found by search.
+    """
+
+    hashes: Words
+    bits: Words
+    counts: Entries
+    levels: Words
+
+    @property
+    def num_entries(self) -> int:
+        """Hashes in the table."""
+        return len(self.hashes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return self.hashes.nbytes + self.bits.nbytes + self.counts.nbytes + self.levels.nbytes
+
+    def find(self, hashes: Words) -> tuple[Rows, Rows]:
+        """Which of the hashes are in the table, as positions in `hashes` in no order, and the entry of each."""
+        if len(self.levels):
+            kernels = load()
+            rows, entries = np.empty((2, len(hashes)), np.uint32)
+            found = kernels["find"](hashes, len(hashes), *self.arguments, *scratch(), rows, entries)
+            return rows[:found].astype(np.int64), entries[:found].astype(np.int64)
+        if not self.num_entries:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        places = np.minimum(np.searchsorted(self.hashes, hashes), self.num_entries - 1)
+        found = np.flatnonzero(self.hashes[places] == hashes)
+        return found, places[found]
+
+    @property
+    def first_bits(self) -> Words:
+        """The bitmap of the first level."""
+        return self.bits[: int(self.levels[1, 2])] if len(self.levels) > 1 else self.bits
+
+    @property
+    def arguments(self) -> tuple[Words, int, Words, Entries, Words]:
+        """The table as kernels take it."""
+        return self.levels, len(self.levels), self.bits, self.counts, self.hashes
+
+
+def may_contain(bits: Words, hashes: Words, shift: np.uint64) -> Mask:
+    """Which of the hashes have their bit set in the first level of a table."""
+    found = np.empty(len(hashes), np.bool_)
+    for begin in range(0, len(hashes), _FILTER_BLOCK_ROWS):
+        places = hashes[begin : begin + _FILTER_BLOCK_ROWS] >> shift
+        words = np.take(bits, (places >> np.uint64(6)).view(np.int64), mode="clip")
+        words >>= places & np.uint64(63)
+        words &= np.uint64(1)
+        found[begin : begin + len(places)] = words
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltTable:
+    """A table, the row that each entry came from, and pairs of rows with one hash.
+
+    Of rows with one hash the entry has the last; the pairs chain each of the others to one that follows it.
+    """
+
+    table: HashTable
+    rows: Entries
+    repeats: tuple[Rows, Rows]
+
+
+def build_hash_table(hashes: Words) -> BuiltTable:
+    """A table over hashes, which may repeat. Uses up the array.
+
+    Raises:
+        ValueError: more hashes than fit one table; partition them.
+    """
+    count = len(hashes)
+    if count > MAX_ENTRIES:
+        raise ValueError(f"{count} hashes in one table of at most {MAX_ENTRIES}")
+    if (kernels := stored_kernels()) is None:
+        return _sorted_table(hashes)
+    rows = np.arange(count, dtype=np.uint32)
+    if count >= _MIN_PARTITIONED:  # grouped by where they will be placed
+        unordered, hashes = hashes, np.empty_like(hashes)
+        kernels["partition"](unordered, count, np.zeros(257, np.uint64), hashes, rows)
+    placed_hashes, placed_rows = np.empty(count, np.uint64), np.full(count, _EMPTY, np.uint32)
+    repeats = np.empty(2 * count + 1, np.uint64)
+    repeats[0] = 0
+    layers: list[tuple[Words, Entries]] = []
+    levels: list[tuple[int, int, int]] = []
+    waiting, first_word, placed = count, 0, 0
+    while not levels or waiting:
+        if len(levels) == _MAX_LEVELS:
+            raise ValueError(f"{waiting} hashes without a bit of their own in {_MAX_LEVELS} levels")
+        multiplier = splitmix(len(levels)) | 1 if levels else 1
+        shift = _WORD_BITS - max(round(math.log2(max(waiting * BITS_PER_HASH, 1))), 6)
+        bits = np.zeros(1 << (_WORD_BITS - shift - 6), np.uint64)
+        counts = np.empty(len(bits), np.uint32)
+        check_running()  # each pass over ten million hashes takes some hundredths of a second
+        kernels["set_bits"](hashes, waiting, multiplier, shift, bits)
+        placed = kernels["count_bits"](bits, len(bits), placed, counts)
+        check_running()
+        to_place = hashes, rows, waiting, multiplier, shift
+        waiting = kernels["place"](*to_place, bits, counts, placed_hashes, placed_rows, repeats)
+        layers.append((bits, counts))
+        levels.append((multiplier, shift, first_word))
+        first_word += len(bits)
+    if placed < count:
+        placed_hashes, placed_rows = placed_hashes[:placed].copy(), placed_rows[:placed].copy()
+    table = HashTable(
+        placed_hashes,
+        np.concatenate([bits for bits, _ in layers]),
+        np.concatenate([counts for _, counts in layers]),
+        np.array(levels, np.uint64),
+    )
+    pairs = repeats[1 : 1 + 2 * int(repeats[0])].view(np.int64)
+    return BuiltTable(table, placed_rows, (pairs[0::2], pairs[1::2]))
+
+
+def _sorted_table(hashes: Words) -> BuiltTable:
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], np.ones(min(len(hashes), 1), np.bool_))
+    repeated = np.flatnonzero(~is_last)
+    no_levels = np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty((0, 3), np.uint64)
+    table = HashTable(ordered[is_last], *no_levels)
+    return BuiltTable(table, order[is_last].astype(np.uint32), (order[repeated], order[repeated + 1]))
+
+
+def scratch() -> tuple[Words, Words, Entries]:
+    """What the kernels that search a table need for a block of rows."""
+    return np.empty(BLOCK_ROWS, np.uint64), np.empty(BLOCK_ROWS, np.uint64), np.empty(4 * BLOCK_ROWS, np.uint32)
+
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""

@@ -1,5 +1,5 @@
-from nevermore.scan_core.deletes.positions import FILE_PATH_ID as FILE_PATH_ID
-from nevermore.scan_core.deletes.positions import POSITION_ID as POSITION_ID
+from nevermore.scan_core.deletes.filter import FILE_PATH_ID as FILE_PATH_ID
+from nevermore.scan_core.deletes.filter import POSITION_ID as POSITION_ID
 from nevermore.scan_core.metadata.avro_container import DAMAGE as DAMAGE
 from nevermore.scan_core.metadata.avro_container import MAX_EXPANSION as MAX_EXPANSION
 from nevermore.scan_core.metadata.avro_container import AvroError as AvroError

@@ -27,8 +27,9 @@ from nevermore.scan_core.metadata.bulk_manifests import (
     entry_columns,
     entry_reader,
     made_deletes,
+    partition_decoder,
+    spec_of,
 )
-from nevermore.scan_core.metadata.manifest_entries import partition_decoder, spec_of
 from nevermore.scan_core.metadata.manifest_list import ManifestFile
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, PartitionSpec

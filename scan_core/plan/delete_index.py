@@ -22,8 +22,17 @@ from nevermore.scan_core.model.schema import NestedField, PrimitiveType, StructT
 from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
 from nevermore.scan_core.model.statistics import text_of
 from nevermore.scan_core.plan.file_pruner import EXAMPLES, PlanTrace
-from nevermore.scan_core.plan.file_set import ColumnPart, FileSet, Indices, KeyBounds, ObjectPart, Part, disjoint
-from nevermore.scan_core.plan.splits import MatchedDeletes, PlannedTasks
+from nevermore.scan_core.plan.file_set import (
+    ColumnPart,
+    FileSet,
+    Indices,
+    KeyBounds,
+    MatchedDeletes,
+    ObjectPart,
+    Part,
+    PlannedTasks,
+    disjoint,
+)
 from nevermore.scan_core.rows.buffers import Mask, index_array, numbers, scalar
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 

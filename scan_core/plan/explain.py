@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from nevermore.scan_core.bitmaps.answers import Answer, Answers, Choice, answer_conjuncts, leaves
 from nevermore.scan_core.bitmaps.column_index import is_indexable
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Member, walk
-from nevermore.scan_core.expr.evaluate import judge
-from nevermore.scan_core.expr.literals import literal_text
+from nevermore.scan_core.expr.coercion import literal_text
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.expr.nodes import bound_text
 from nevermore.scan_core.io.location import size_text
 from nevermore.scan_core.joins.column_keys import KeyRanges
@@ -33,11 +33,9 @@ from nevermore.scan_core.model.transforms import partition_types, partition_valu
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex
 from nevermore.scan_core.plan.file_pruner import PlanTrace, Pruned, total
 from nevermore.scan_core.prune.verdicts import Level, Match
-from nevermore.scan_core.read.lazy import LazyColumns
-from nevermore.scan_core.read.order import RUNS, Adaptivity, Worth
 from nevermore.scan_core.read.predicate import Conjunct
-from nevermore.scan_core.read.projection import FromFile
-from nevermore.scan_core.read.restriction import values_of
+from nevermore.scan_core.read.projection import FromFile, LazyColumns
+from nevermore.scan_core.read.restriction import RUNS, Adaptivity, Worth, values_of
 from nevermore.scan_core.read.task import Scan, Select, open_task
 from nevermore.scan_core.rows.selection import All, to_mask
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext

@@ -21,8 +21,8 @@ from nevermore.scan_core.split.tasks import ScanContext
 
 if TYPE_CHECKING:
     from nevermore.scan_core.expr.nodes import BoundPredicate
-    from nevermore.scan_core.prune.domains import Domain
     from nevermore.scan_core.prune.partitions import PartitionVerdicts
+    from nevermore.scan_core.prune.verdicts import Domain
 
     PartitionVerdict = Mapping[int, Domain] | Literal[Match.NEVER]
 

@@ -13,8 +13,8 @@ from nevermore.scan_core.model.schema import Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.plan.file_pruner import PlanTrace, file_statistics
-from nevermore.scan_core.prune.domains import Domain
 from nevermore.scan_core.prune.partitions import manifest_domains, partition_domains
+from nevermore.scan_core.prune.verdicts import Domain
 from nevermore.scan_core.split.tasks import ScanContext
 
 _FLOATS = frozenset({"float", "double"})

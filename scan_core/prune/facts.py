@@ -20,14 +20,15 @@ from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPE
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type
 from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, text_of, unscaled_value
 from nevermore.scan_core.native.compiled import kernel_or_plain
-from nevermore.scan_core.prune.domains import (
+from nevermore.scan_core.prune.verdicts import (
     MAX_MEMBERS_TESTED,
     MIN_TRUNCATED_LENGTH,
     Domain,
+    outcomes,
     prefix_end,
     sorted_values,
+    takes_only_columns,
 )
-from nevermore.scan_core.prune.verdicts import outcomes, takes_only_columns
 from nevermore.scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, true_flags, validity
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})

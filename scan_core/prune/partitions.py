@@ -13,26 +13,29 @@ import numpy as np
 import pyarrow as pa
 
 from nevermore.scan_core.expr.bound import BoundExpr
-from nevermore.scan_core.expr.coercion import FLOATING, name_of
-from nevermore.scan_core.expr.evaluate import judge
-from nevermore.scan_core.expr.literals import INT_RANGE
+from nevermore.scan_core.expr.coercion import FLOATING, INT_RANGE, name_of
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.expr.nodes import BoundPredicate, leaf_ids
 from nevermore.scan_core.metadata.manifest_list import PartitionSummary
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 from nevermore.scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from nevermore.scan_core.model.transforms import Transform, parse_transform, partition_value
-from nevermore.scan_core.prune.domains import (
+from nevermore.scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
+from nevermore.scan_core.prune.verdicts import (
     MIN_TRUNCATED_LENGTH,
     Domain,
+    Match,
     constant,
     domain_from_statistics,
     intersection,
+    looked_up_once,
+    match_all,
+    outcomes,
     prefix_end,
+    takes_only_columns,
     unknown,
 )
-from nevermore.scan_core.prune.facts import DomainColumn, NoColumnError, narrow_by_partitions, unknown_column
-from nevermore.scan_core.prune.verdicts import Match, looked_up_once, match_all, outcomes, takes_only_columns
 from nevermore.scan_core.rows.buffers import Mask
 
 _MICROS_PER_HOUR = 3_600_000_000

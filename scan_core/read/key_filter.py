@@ -21,13 +21,19 @@ from nevermore.scan_core.joins.request import RuntimeFilter
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.prune.domains import domain_from_statistics
-from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.prune.verdicts import Level, Match, domain_from_statistics
 from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
-from nevermore.scan_core.read.lazy import LazyColumns
-from nevermore.scan_core.read.order import Worth, worth_in_run
-from nevermore.scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
-from nevermore.scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
+from nevermore.scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile, LazyColumns
+from nevermore.scan_core.read.restriction import (
+    ByPosition,
+    Cause,
+    Restriction,
+    ValueSource,
+    Verdict,
+    Worth,
+    values_of,
+    worth_in_run,
+)
 from nevermore.scan_core.rows.selection import RowSelection, selected_count
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 

@@ -1,26 +1,32 @@
-"""Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
+"""Adaptivity of reading: the order in which restrictions judge rows, and the levels at which each is switched off.
+
+It never changes a result, because restrictions only remove rows. The restriction with the lowest measured cost per rejected row runs
+first; one that excludes too little at a level is switched off there, and retried now and then because data drifts.
+
+Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
 
 Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are restrictions. Each only removes rows, so any
 order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured in `order.py`.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from nevermore.scan_core.columns.conversion import repeat
 from nevermore.scan_core.columns.file_reader import RowGroup
+from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.model.errors import EvaluationError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.prune.verdicts import Level, Match
 from nevermore.scan_core.read.file_statistics import PageMatches
-from nevermore.scan_core.read.lazy import LazyColumns
-from nevermore.scan_core.read.order import Adaptivity
-from nevermore.scan_core.read.projection import ColumnSource, Constant, FromFile, MetadataSource
+from nevermore.scan_core.read.projection import ColumnSource, Constant, FromFile, LazyColumns, MetadataSource
 from nevermore.scan_core.rows.buffers import Mask
 from nevermore.scan_core.rows.selection import (
     All,
@@ -29,6 +35,189 @@ from nevermore.scan_core.rows.selection import (
     refine,
     selected_count,
 )
+
+if TYPE_CHECKING:
+    from nevermore.scan_core.split.tasks import ScanContext
+
+
+_FORGET = 0.5
+"""Weight of earlier row groups against the newest one: data drifts along a file."""
+_NARROW_BELOW = 0.5
+"""Below this share of remaining rows, reading columns may skip pages."""
+_COPY_COST = 24.0
+"""Cost of filtering a column, per remaining row, in the units of `first_guess`."""
+_COPY_COLLECTION_COST = 150.0
+"""Cost of filtering a list or map: its elements are copied too, which is slower than searching the child arrays."""
+_MIN_ROWS = 256
+"""Measurements over fewer rows only show the precision of the clock."""
+
+TRIED_ROWS = 500_000
+"""Rows after which a level has shown what it is worth."""
+MIN_SHARE = {
+    Level.ROW_GROUPS: 0.0,  # statistics are in memory already
+    Level.BLOOM_FILTERS: 0.02,
+    Level.BITMAPS: 0.0,  # they decide by their own cost
+    Level.PAGES: 0.02,
+    Level.ROWS: 0.05,
+}
+"""Minimum share of rows a level must exclude to stay on; asking costs about this share of reading them."""
+_TRIED_OF_FILE = {Level.PAGES: 2_000_000, Level.BLOOM_FILTERS: 4}
+"""Amount tried before a level is switched off for the rest of a file: rows for pages, row groups for Bloom filters of deletes."""
+_TRIED_AGAIN = 16
+"""A level that is off is tried again once in this many requests."""
+_MAX_REMEMBERED_RUNS = 64
+
+
+class Costed(Protocol):
+    """What ordering needs to know about a restriction."""
+
+    @property
+    def key(self) -> object:
+        """A key that is the same in every file."""
+        ...
+
+    @property
+    def first_guess(self) -> float:
+        """Relative cost as long as nothing is measured; lower runs first."""
+        ...
+
+
+@dataclass(slots=True)
+class _Measured:
+    seconds: float = 0.0
+    rows_in: float = 0.0
+    rows_out: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Seconds per row, scaled by the share of rows that it lets through: time / (rows in / rows out)."""
+        return self.seconds / self.rows_in * ((self.rows_out + 1) / (self.rows_in + 1))
+
+
+_MAX_REMEMBERED_FILTERS = 256
+HINTS: BoundedCache[Hashable, Mapping[object, _Measured]] = BoundedCache()
+"""Measurements of earlier splits of the same table and filter in this process; the last split to finish wins."""
+os.register_at_fork(after_in_child=HINTS.forget_threads)
+
+
+def _copy(measured: Mapping[object, _Measured]) -> dict[object, _Measured]:
+    return {step: replace(found) for step, found in measured.items()}
+
+
+class Adaptivity:
+    """Measures steps over the row groups of one split and orders them for the next one.
+
+    Args:
+        adaptive: False keeps the first guess.
+        hint_key: key under which measurements are kept for the next split; None keeps none.
+    """
+
+    def __init__(self, *, adaptive: bool, hint_key: Hashable = None) -> None:
+        self._adaptive = adaptive
+        self._hint_key = hint_key if adaptive else None
+        hint = None if self._hint_key is None else HINTS.find(self._hint_key)
+        self._measured = _copy(hint or {})
+
+    @classmethod
+    def of(cls, context: "ScanContext") -> "Adaptivity":
+        """The order for a split of this scan."""
+        text = "" if context.predicate is None else context.predicate.sql
+        return cls(adaptive=True, hint_key=(context.table, hash(text)))
+
+    def order(self, steps: Sequence[Costed]) -> list[int]:
+        """Indices of `steps`, in the order to run them.
+
+        If some steps are measured, the others saw too few rows to matter and run last.
+        """
+
+        def rank(index: int) -> tuple[bool, float]:
+            measured = self._measured.get(steps[index].key)
+            if measured is None:
+                return True, steps[index].first_guess
+            return False, measured.cost
+
+        return sorted(range(len(steps)), key=rank)
+
+    def narrows(self, step: Costed, rows_left: int, num_rows: int, *, rereads_collection: bool = False) -> bool:
+        """Whether filtering columns to the remaining rows is cheaper than running the step on all `num_rows` rows.
+
+        Rows that are dead already may be judged again: what a step says of them is not asked for. With
+        `rereads_collection` the step needs nothing but a list or map that is there for all `num_rows` rows: conjuncts on
+        it run over the same child arrays as long as cutting those costs more.
+        """
+        if self._adaptive and rereads_collection:
+            return rows_left * _COPY_COLLECTION_COST < (num_rows - rows_left) * step.first_guess
+        if not self._adaptive or rows_left < _NARROW_BELOW * num_rows:
+            return True
+        return rows_left * _COPY_COST < (num_rows - rows_left) * step.first_guess
+
+    def record(self, step: Costed, started: float, rows_in: int, rows_out: int) -> None:
+        """Remember what a step cost since `started`, a reading of `perf_counter`, and how many rows it let through."""
+        if not self._adaptive or rows_in < _MIN_ROWS:
+            return
+        seconds = perf_counter() - started
+        measured = self._measured.setdefault(step.key, _Measured())
+        measured.seconds = measured.seconds * _FORGET + seconds
+        measured.rows_in = measured.rows_in * _FORGET + rows_in
+        measured.rows_out = measured.rows_out * _FORGET + rows_out
+        if self._hint_key is not None:
+            HINTS.put(self._hint_key, _copy(self._measured), _MAX_REMEMBERED_FILTERS)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Amount that one restriction excluded at one level, in rows or the other unit of that level."""
+
+    tried: float = 0.0
+    excluded: float = 0.0
+    is_off: bool = False
+    passed_over: int = 0
+    switched_off: int = 0
+
+
+@dataclass(slots=True)
+class Worth:
+    """What one restriction has excluded so far, by level; `tried` overrides `TRIED_ROWS`."""
+
+    tried: Mapping[Level, int] = field(default_factory=dict)
+    tallies: dict[Level, Tally] = field(default_factory=dict)
+
+    @classmethod
+    def in_file(cls) -> "Worth":
+        """A tally for a conjunct or delete set in one file; the next file may be sorted differently."""
+        return cls(_TRIED_OF_FILE)
+
+    def is_on(self, level: Level) -> bool:
+        """Whether to ask at a level now."""
+        tally = self.tallies.get(level)
+        if tally is None or not tally.is_off:
+            return True
+        tally.passed_over += 1
+        return tally.passed_over % _TRIED_AGAIN == 0
+
+    def record(self, level: Level, tried: int, excluded: int) -> bool:
+        """Record what was excluded; True if that switches the level off."""
+        tally = self.tallies.setdefault(level, Tally())
+        tally.tried += tried
+        tally.excluded += excluded
+        if tally.tried < self.tried.get(level, TRIED_ROWS):
+            return False
+        was_off, tally.is_off = tally.is_off, tally.excluded < MIN_SHARE[level] * tally.tried
+        is_new = tally.is_off and not was_off
+        tally.switched_off += is_new
+        tally.tried, tally.excluded = tally.tried * _FORGET, tally.excluded * _FORGET
+        return is_new
+
+
+RUNS: BoundedCache[str, Worth] = BoundedCache()
+"""The worth of runtime filters over all splits of one run in this process."""
+os.register_at_fork(after_in_child=RUNS.forget_threads)
+
+
+def worth_in_run(name: str) -> Worth:
+    """The measurements shared by the run with this name; a run without a name shares nothing."""
+    return RUNS.get(name, Worth, _MAX_REMEMBERED_RUNS) if name else Worth()
+
 
 ValueSource = ColumnSource | MetadataSource
 

@@ -16,13 +16,10 @@ from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.schema import NestedField, Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
-from nevermore.scan_core.read.aggregate import Call, Partial, aggregate_group, combine_all
-from nevermore.scan_core.read.lazy import LazyColumns
-from nevermore.scan_core.read.order import Adaptivity
-from nevermore.scan_core.read.output import OutputColumns
-from nevermore.scan_core.read.projection import DELETED, FromFile, keeps_dead_rows
+from nevermore.scan_core.read.output import Call, OutputColumns, Partial, aggregate_group, combine_all
+from nevermore.scan_core.read.projection import DELETED, FromFile, LazyColumns, keeps_dead_rows
 from nevermore.scan_core.read.read_ahead import FilesAhead
-from nevermore.scan_core.read.restriction import file_columns_of, values_of
+from nevermore.scan_core.read.restriction import Adaptivity, file_columns_of, values_of
 from nevermore.scan_core.read.task import AccessPlan, TaskReader, open_task
 from nevermore.scan_core.rows.buffers import Mask as Flags
 from nevermore.scan_core.rows.buffers import Rows

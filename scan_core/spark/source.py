@@ -28,7 +28,7 @@ from nevermore.scan_core.model.errors import OptionError, ScanError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.native.compiled import is_missed
-from nevermore.scan_core.plan.splits import MIN_SMALL_FILES
+from nevermore.scan_core.plan.file_set import MIN_SMALL_FILES
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.semi_join import joins_as_text, joins_from_text
 from nevermore.scan_core.spark.reports import TaskReports

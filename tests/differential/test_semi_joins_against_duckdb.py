@@ -26,7 +26,7 @@ from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.joins import column_keys, key_set
 from nevermore.scan_core.model.schema import arrow_type, parse_type
 from nevermore.scan_core.model.transforms import normalise_value, parse_transform
-from nevermore.scan_core.read import key_filter, order
+from nevermore.scan_core.read import key_filter, restriction
 from tests.differential.filtered_tables import draw_file
 from tests.support.iceberg_json import Column, Partition
 from tests.support.table_builder import TableBuilder
@@ -149,7 +149,7 @@ def small_limits(stack: ExitStack) -> None:
     for module, name in (
         (column_keys, "MAX_VALUES"),
         (key_filter, "MAX_TESTED"),
-        (order, "TRIED_ROWS"),
+        (restriction, "TRIED_ROWS"),
     ):
         stack.enter_context(patch.object(module, name, 1))
     stack.enter_context(patch.object(key_set, "_LOOKUPS", BoundedCache(lambda lookup: lookup.num_bytes)))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nevermore.scan_core.files.parquet.footer import _schema_of
 from nevermore.scan_core.files.parquet.thrift import read_list_header, read_value
-from nevermore.scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
+from nevermore.scan_core.keys.lookup import BLOCK_ROWS, HashTable, build_hash_table
 from nevermore.scan_core.metadata import AvroReader, parse_record
 from nevermore.scan_core.native.compiled import load
 from tests.kernels.array_cases import Arguments, Random

@@ -23,7 +23,7 @@ from nevermore.scan_core.columns.file_reader import MemoryBudget
 from nevermore.scan_core.deletes import indexes
 from nevermore.scan_core.model import running
 from nevermore.scan_core.plan import planner
-from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.projection import LazyColumns
 from nevermore.scan_core.rows.selection import RowSelection
 from tests.scan_core.native.test_fork import ends_in_a_forked_process
 from tests.support.iceberg_json import Column

@@ -16,7 +16,7 @@ from nevermore.scan_core import (
     ScanOptions,
     Switches,
 )
-from nevermore.scan_core.read import order as adaptivity
+from nevermore.scan_core.read import restriction as adaptivity
 from nevermore.scan_core.rows.selection import RowSample
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
 from tests.support.iceberg_json import Column

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from nevermore.scan_core.expr.bound import BoundExpr
-from nevermore.scan_core.expr.evaluate import evaluation_error, judge
+from nevermore.scan_core.expr.kernels import evaluation_error, judge
 from nevermore.scan_core.rows.buffers import Mask
 
 

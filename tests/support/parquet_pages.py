@@ -1,7 +1,7 @@
 """Where the pages of a Parquet file lie, for tests that damage them."""
 
+from nevermore.scan_core.files.parquet.file_layout import PageLocations, parse_offset_indexes
 from nevermore.scan_core.files.parquet.footer import Chunk
-from nevermore.scan_core.files.parquet.pages import PageLocations, parse_offset_indexes
 
 
 def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]:

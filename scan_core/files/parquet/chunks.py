@@ -18,20 +18,23 @@ from nevermore.scan_core.columns.file_reader import (
     RowGroup,
     refusing_malformed,
 )
-from nevermore.scan_core.files.parquet.file_layout import ParquetLayout, check_codes, one_array, open_decoder
-from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
-from nevermore.scan_core.files.parquet.pages import (
+from nevermore.scan_core.files.parquet.file_layout import (
     PageFacts,
     PageLocations,
+    ParquetLayout,
     Positions,
     Raw,
     StoredPages,
+    check_codes,
     is_encoding_stated,
     joined_file,
+    one_array,
+    open_decoder,
     page_facts,
     parse_column_index,
     parse_offset_indexes,
 )
+from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Leaf
 from nevermore.scan_core.io.private_files import spill_folder
 from nevermore.scan_core.io.remote import ByteSource, Range, RemoteFile
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError

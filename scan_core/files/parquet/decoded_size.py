@@ -17,7 +17,17 @@ import pyarrow.types as pt
 
 from nevermore.scan_core.columns.file_reader import DecodingLimits, RowGroup, refusing_malformed
 from nevermore.scan_core.files.parquet.chunks import BUFFER_BYTES
-from nevermore.scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, one_array, open_decoder
+from nevermore.scan_core.files.parquet.file_layout import (
+    ChunkPages,
+    PageFacts,
+    ParquetLayout,
+    is_encoding_stated,
+    one_array,
+    open_decoder,
+    page_facts,
+    page_file,
+    page_header,
+)
 from nevermore.scan_core.files.parquet.footer import (
     BYTE_ARRAY,
     DATA_PAGE,
@@ -30,7 +40,6 @@ from nevermore.scan_core.files.parquet.footer import (
     Chunk,
     Leaf,
 )
-from nevermore.scan_core.files.parquet.pages import PageFacts, is_encoding_stated, page_facts, page_file, page_header
 from nevermore.scan_core.files.parquet.thrift import I32Value, Struct, write_struct
 from nevermore.scan_core.io.remote import BLOCK_BYTES, ByteSource, Range, RemoteFile
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError

@@ -26,13 +26,13 @@ from nevermore.scan_core.files.parquet.chunks import ChunkStreams, InWindows, Pa
 from nevermore.scan_core.files.parquet.decoded_size import DecodedSizes
 from nevermore.scan_core.files.parquet.file_layout import (
     FOOTERS,
+    PageFacts,
     ParquetLayout,
     has_wide_differences,
     read_layout,
     read_wide_differences,
 )
 from nevermore.scan_core.files.parquet.footer import decode_bounds
-from nevermore.scan_core.files.parquet.pages import PageFacts
 from nevermore.scan_core.io.files import fingerprint, open_source, read_small
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.io.remote import ByteRanges, ByteSource, Range, RemoteFile

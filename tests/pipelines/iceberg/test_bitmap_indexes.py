@@ -14,8 +14,7 @@ from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, PuffinWrit
 from nevermore.pipelines.iceberg.commit import RowDelta, commit, everything
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import write_rows
-from nevermore.scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
-from nevermore.scan_core.bitmaps.puffin import PuffinBlob, read_footer
+from nevermore.scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE, PuffinBlob, read_footer
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.schema import arrow_type, parse_type
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded

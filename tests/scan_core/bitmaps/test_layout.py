@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from nevermore.scan_core.bitmaps.column_index import decode_bitmap, decode_directory, encode_directory, row_mask
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.schema import PrimitiveType, arrow_type, parse_type
-from nevermore.scan_core.rows.roaring import positions_in_mask
+from nevermore.scan_core.rows.selection import positions_in_mask
 
 VALUES = {
     "boolean": [False, True],

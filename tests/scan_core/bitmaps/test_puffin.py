@@ -4,7 +4,7 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from nevermore.scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
+from nevermore.scan_core.bitmaps.column_index import MAGIC, PuffinBlob, footer_bytes, read_footer
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError
 

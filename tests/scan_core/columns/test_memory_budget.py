@@ -12,7 +12,7 @@ import pytest
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.columns.file_reader import MemoryBudget, halves
-from nevermore.scan_core.read.lazy import LazyColumns
+from nevermore.scan_core.read.projection import LazyColumns
 from nevermore.scan_core.rows.selection import All, RowSelection, selected_count
 from tests.support.iceberg_json import Column
 from tests.support.memory import PEAK_BYTES

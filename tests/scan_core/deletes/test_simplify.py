@@ -11,7 +11,7 @@ from nevermore import scan_core
 from nevermore.scan_core.deletes.filter import open_delete_filter
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
 from nevermore.scan_core.keys.equality_index import build_index, find_deleted
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import evaluation_error, judge
+from nevermore.scan_core.expr.kernels import evaluation_error, judge
 from nevermore.scan_core.model.errors import EvaluationError, PredicateError
 from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 from tests.support.evaluation import evaluate

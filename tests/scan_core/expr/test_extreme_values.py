@@ -11,7 +11,7 @@ import pytest
 
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.expr.coercion import can_cast
-from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.expr.rules import FUNCTIONS
 from nevermore.scan_core.model.errors import PredicateError
 from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema, parse_type

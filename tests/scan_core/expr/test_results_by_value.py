@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.model.schema import parse_schema
 from tests.support.iceberg_json import Column
 

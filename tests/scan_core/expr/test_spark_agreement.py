@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 
 from nevermore.scan_core.expr import kernels
 from nevermore.scan_core.expr.bind import _Binder, bind
-from nevermore.scan_core.expr.frame import Frame
 from nevermore.scan_core.expr.normalize import normalize
 from nevermore.scan_core.expr.parse import parse
-from nevermore.scan_core.expr.vectors import array_from
+from nevermore.scan_core.expr.vectors import Frame, array_from
 from nevermore.scan_core.model.schema import Schema, arrow_type, parse_schema
 from tests.support import random_predicates
 from tests.support.evaluation import evaluate

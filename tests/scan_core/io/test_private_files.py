@@ -27,9 +27,8 @@ from nevermore.scan_core.io.private_files import (
     user_folder,
     whole_file,
 )
-from nevermore.scan_core.keys.equality_index import build_index, find_deleted
-from nevermore.scan_core.keys.index_file import shared_index
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.equality_index import build_index, find_deleted, shared_index
+from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.native import machine_code

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys
 
 _EXACT = Context(prec=76)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from nevermore.scan_core.keys.equality_index import EqualityIndex, build_index, find_deleted, threshold_of
-from nevermore.scan_core.keys.lookup import DenseIndex, HashedIndex
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys, DenseIndex, HashedIndex
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
 from nevermore.scan_core.native import compiled
 from tests.scan_core.keys.key_values import arrays, canonical, cases, delete_keys, oracle

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nevermore.scan_core.keys.columns import key_column, null_flags
-from nevermore.scan_core.keys.summary import MAX_BUCKETS, KeySummary, summarise
+from nevermore.scan_core.keys.lookup import MAX_BUCKETS, KeySummary, summarise
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.keys.key_values import KEY_VALUES
 

@@ -15,18 +15,19 @@ from hypothesis import given, settings
 from nevermore.scan_core.deletes.filter import open_delete_filter
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.io.private_files import private_folder
-from nevermore.scan_core.keys import index_file
+from nevermore.scan_core.keys import equality_index
 from nevermore.scan_core.keys.equality_index import (
     PartitionedIndex,
     build_index,
     build_index_streamed,
     build_partitioned,
     find_deleted,
+    map_index,
+    shared_index,
     threshold_of,
+    write_index,
 )
-from nevermore.scan_core.keys.index_file import map_index, shared_index, write_index
-from nevermore.scan_core.keys.lookup import DenseIndex
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys, DenseIndex
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.metrics import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
@@ -190,7 +191,7 @@ def test_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
 
 def test_oldest_files_are_removed_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(index_file, "MAX_FOLDER_BYTES", 1500)
+    monkeypatch.setattr(equality_index, "MAX_FOLDER_BYTES", 1500)
     index = build_index([DeleteKeys(1, (pa.array([1]),))], [pa.int64()], 1 << 30)
     for number in range(5):
         shared_index(str(tmp_path), number, lambda: index)

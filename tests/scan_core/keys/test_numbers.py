@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from nevermore.scan_core.keys.equality_index import build_index
-from nevermore.scan_core.keys.summary import DeleteKeys
+from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.native import compiled
-from nevermore.scan_core.read.aggregate import Function, _one
+from nevermore.scan_core.read.output import Function, _one
 from tests.support.kernels_used import kernels_used
 
 SIZES = [1, 63, 64, 65, 32_768, 100_001]

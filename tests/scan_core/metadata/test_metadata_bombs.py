@@ -11,8 +11,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from nevermore.scan_core.bitmaps.puffin import read_footer
-from nevermore.scan_core.deletes.positions import read_deletion_vector
+from nevermore.scan_core.bitmaps.column_index import read_footer
+from nevermore.scan_core.deletes.filter import read_deletion_vector
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.metadata.manifest_list import read_manifest_list
 from nevermore.scan_core.metadata.table_json import find_metadata_file, read_metadata

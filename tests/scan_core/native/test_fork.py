@@ -22,7 +22,7 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import PrimitiveType
 from nevermore.scan_core.native import compiled, machine_code
 from nevermore.scan_core.read import key_filter
-from nevermore.scan_core.read.order import HINTS, RUNS, worth_in_run
+from nevermore.scan_core.read.restriction import HINTS, RUNS, worth_in_run
 from nevermore.scan_core.semi_join import semi_join
 from nevermore.scan_core.spark import native
 

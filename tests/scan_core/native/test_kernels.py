@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nevermore.scan_core.keys.columns import concat, key_column
-from nevermore.scan_core.keys.hash import KeyRows, hash_rows, hash_seed, same_keys
-from nevermore.scan_core.keys.table import build_hash_table
+from nevermore.scan_core.keys.columns import KeyRows, concat, hash_rows, hash_seed, key_column, same_keys
+from nevermore.scan_core.keys.lookup import build_hash_table
 from nevermore.scan_core.native import compiled, machine_code
 from nevermore.scan_core.native.machine_code import load_kernels
 from tests.scan_core.keys.key_values import arrays, cases

@@ -14,8 +14,7 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
 from nevermore.scan_core.plan.delete_index import MIN_FILES, build_delete_index, key_clusters
-from nevermore.scan_core.plan.file_set import KeyBounds, disjoint
-from nevermore.scan_core.plan.splits import make_splits
+from nevermore.scan_core.plan.file_set import KeyBounds, disjoint, make_splits
 from nevermore.scan_core.split.tasks import ScanContext
 
 ID = NestedField(1, "id", PrimitiveType("long"), required=False)

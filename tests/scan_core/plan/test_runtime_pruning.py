@@ -12,8 +12,8 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 from nevermore.scan_core.model.transforms import normalise_value, parse_transform
-from nevermore.scan_core.prune.domains import Domain
 from nevermore.scan_core.prune.partitions import manifest_domains, partition_domains
+from nevermore.scan_core.prune.verdicts import Domain
 from tests.support.bound_bytes import encode_bound
 
 TIMES = ("year", "month", "day", "hour")

@@ -11,7 +11,7 @@ from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import Schema
 from nevermore.scan_core.model.snapshot import DataFile, FileFormat
-from nevermore.scan_core.plan.splits import make_splits
+from nevermore.scan_core.plan.file_set import make_splits
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 MB = 1024**2

@@ -8,8 +8,7 @@ import pytest
 
 from nevermore.scan_core.expr.bind import bind
 from nevermore.scan_core.model.statistics import ColumnStatistics as Stats
-from nevermore.scan_core.prune.domains import prefix_end
-from nevermore.scan_core.prune.verdicts import Match, combined, match_conjuncts
+from nevermore.scan_core.prune.verdicts import Match, combined, match_conjuncts, prefix_end
 from tests.support.random_predicates import SCHEMA
 
 DAY = 86_400_000_000

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.expr.evaluate import judge
+from nevermore.scan_core.expr.kernels import judge
 from nevermore.scan_core.expr.nodes import BoundPredicate
 from nevermore.scan_core.metadata.manifest_list import PartitionSummary
 from nevermore.scan_core.model.schema import PrimitiveType

@@ -9,8 +9,8 @@ import pytest
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.prune.verdicts import Level
-from nevermore.scan_core.read import order
-from nevermore.scan_core.read.order import Worth
+from nevermore.scan_core.read import restriction
+from nevermore.scan_core.read.restriction import Worth
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -30,7 +30,7 @@ def scattered(tmp_path: Path) -> scan_core.Scan:
 def test_level_that_excludes_nothing_is_switched_off_and_told(
     scattered: scan_core.Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "TRIED_ROWS", 2_000)
+    monkeypatch.setattr(restriction, "TRIED_ROWS", 2_000)
     keys = list(range(0, 8_000, 6))
     expected = sum(k % 6 == 0 for k in range(0, 8_000, 2)) * 4
     joined = scattered.semi_join("id", keys)
@@ -42,7 +42,7 @@ def test_level_that_excludes_nothing_is_switched_off_and_told(
 def test_filters_that_go_on_whatever_they_exclude_are_not_reported_as_switched_off(
     scattered: scan_core.Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "TRIED_ROWS", 2_000)
+    monkeypatch.setattr(restriction, "TRIED_ROWS", 2_000)
     keys = list(range(0, 8_000, 2))
     exact = scattered.semi_join("id", keys)
     assert exact.count() == 16_000
@@ -64,8 +64,8 @@ def test_rows_are_left_to_the_next_join_where_nearly_all_have_a_key(scattered: s
 def test_tally_goes_off_and_tries_again() -> None:
     worth = Worth()
     assert worth.is_on(Level.PAGES)
-    assert worth.record(Level.PAGES, order.TRIED_ROWS, 0)
+    assert worth.record(Level.PAGES, restriction.TRIED_ROWS, 0)
     assert not worth.is_on(Level.PAGES)
     assert sum(worth.is_on(Level.PAGES) for _ in range(64)) == 4
-    assert not worth.record(Level.PAGES, order.TRIED_ROWS, order.TRIED_ROWS)
+    assert not worth.record(Level.PAGES, restriction.TRIED_ROWS, restriction.TRIED_ROWS)
     assert worth.is_on(Level.PAGES)

@@ -13,7 +13,7 @@ import pytest
 
 from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.columns.file_reader import DecodingLimits
-from nevermore.scan_core.deletes.positions import read_position_deletes
+from nevermore.scan_core.deletes.filter import read_position_deletes
 from nevermore.scan_core.files.orc import open_orc
 from nevermore.scan_core.files.parquet.file_layout import read_layout
 from nevermore.scan_core.files.parquet.reader import ParquetFileReader, open_parquet
@@ -212,7 +212,7 @@ def test_very_many_position_deletes_of_a_long_path_are_refused(tmp_path: Path) -
     )
     imports = (
         "from tests.scan_core.deletes.files import delete_file\nfrom nevermore.scan_core.split.tasks import FileIOConfig\n"
-        "from nevermore.scan_core.deletes.positions import read_position_deletes\nfrom nevermore.scan_core.model.metrics import ScanMetrics\n"
+        "from nevermore.scan_core.deletes.filter import read_position_deletes\nfrom nevermore.scan_core.model.metrics import ScanMetrics\n"
         "from nevermore.scan_core import ScanOptions\nfrom nevermore.scan_core.model.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
     )
     expression = (

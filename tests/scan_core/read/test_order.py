@@ -9,8 +9,8 @@ import pytest
 
 from nevermore import scan_core
 from nevermore.scan_core.expr.bind import bind
-from nevermore.scan_core.read.order import HINTS, Adaptivity
 from nevermore.scan_core.read.predicate import guess_cost
+from nevermore.scan_core.read.restriction import HINTS, Adaptivity
 from tests.support.iceberg_json import Column
 from tests.support.random_predicates import SCHEMA
 from tests.support.table_builder import TableBuilder
@@ -56,7 +56,7 @@ def test_measurements_are_a_hint_for_other_splits_of_the_same_scan_alone() -> No
 
 
 def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nevermore.scan_core.read.order._MAX_REMEMBERED_FILTERS", 2)
+    monkeypatch.setattr("nevermore.scan_core.read.restriction._MAX_REMEMBERED_FILTERS", 2)
     for key in ("a", "b", "c"):
         measure(Adaptivity(adaptive=True, hint_key=key))
     assert [HINTS.find(key) is not None for key in ("a", "b", "c")] == [False, True, True]

@@ -12,14 +12,12 @@ from nevermore import scan_core
 from nevermore.scan_core import Scan, ScanOptions
 from nevermore.scan_core.columns.file_reader import RowGroup
 from nevermore.scan_core.prune.verdicts import Level, Match
-from nevermore.scan_core.read.deleted_rows import DeleteSet
 from nevermore.scan_core.read.file_statistics import PageMatches
 from nevermore.scan_core.read.key_filter import KeyFilter
-from nevermore.scan_core.read.order import Adaptivity, Worth
 from nevermore.scan_core.read.predicate import Conjunct
-from nevermore.scan_core.read.restriction import ByPosition, Cause, Restriction
+from nevermore.scan_core.read.restriction import Adaptivity, ByPosition, Cause, Restriction, Worth
+from nevermore.scan_core.read.task import DeleteSet, Select, Skip, plan_row_group
 from nevermore.scan_core.read.task import Scan as ScanAll
-from nevermore.scan_core.read.task import Select, Skip, plan_row_group
 from nevermore.scan_core.rows.selection import All, nothing
 from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.support.iceberg_json import Column

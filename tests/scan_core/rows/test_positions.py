@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from nevermore.scan_core.model.errors import MalformedTableError
-from nevermore.scan_core.rows.roaring import RoaringPositions, decode_roaring, sorted_positions, surviving
-from nevermore.scan_core.rows.selection import All, Ranges, selected_count, to_mask
+from nevermore.scan_core.rows.selection import (
+    All,
+    Ranges,
+    RoaringPositions,
+    decode_roaring,
+    selected_count,
+    sorted_positions,
+    surviving,
+    to_mask,
+)
 
 BASES = [0, 65_536, 3 * 65_536, 1 << 32, (1 << 40) + 5]
 

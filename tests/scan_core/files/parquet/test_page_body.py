@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nevermore.scan_core.files.parquet.file_layout import PageFacts, page_facts, page_header
 from nevermore.scan_core.files.parquet.footer import DATA_PAGE
-from nevermore.scan_core.files.parquet.pages import PageFacts, page_facts, page_header
 from nevermore.scan_core.files.parquet.thrift import I32Value, write_struct
 
 

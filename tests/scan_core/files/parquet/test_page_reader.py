@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nevermore.scan_core.files.parquet import chunks
-from nevermore.scan_core.files.parquet.file_layout import read_layout
-from nevermore.scan_core.files.parquet.pages import parse_column_index
+from nevermore.scan_core.files.parquet.file_layout import parse_column_index, read_layout
 from nevermore.scan_core.files.parquet.reader import ParquetFileReader
 from nevermore.scan_core.io.remote import ByteRanges
 from nevermore.scan_core.model.errors import ScanError
