@@ -79,7 +79,7 @@ NAME = "manifests_match_files"
 MAX_STATEMENTS = 20
 """Maximum statements in one result."""
 _FLOATS = frozenset({"float", "double"})
-_UNCOMPARED_BOUNDS = UNSUPPORTED_TYPES | {"uuid", "fixed", "boolean", "unknown"}
+_UNCOMPARED_BOUNDS = UNSUPPORTED_TYPES | {"variant", "uuid", "fixed", "boolean", "unknown"}
 """Types whose bounds writers order differently, or that are not used for pruning."""
 _POSITION_PATHS = {
     FILE_PATH_ID: (NestedField(FILE_PATH_ID, "file_path", PrimitiveType("string")),),

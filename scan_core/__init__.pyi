@@ -16,7 +16,7 @@ from nevermore.scan_core.model.errors import ScanError as ScanError
 from nevermore.scan_core.model.errors import SnapshotNotFoundError as SnapshotNotFoundError
 from nevermore.scan_core.model.errors import TableNotFoundError as TableNotFoundError
 from nevermore.scan_core.model.errors import UnsupportedError as UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics as ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics as ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions as ScanOptions
 from nevermore.scan_core.model.options import Switches as Switches
 from nevermore.scan_core.model.schema import ListType as ListType

@@ -27,7 +27,7 @@ from nevermore.scan_core.model.errors import (
     SnapshotNotFoundError,
     UnsupportedError,
 )
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import Schema, arrow_type
 from nevermore.scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, Snapshot
 from nevermore.scan_core.model.table_metadata import TableMetadata

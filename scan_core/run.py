@@ -6,7 +6,7 @@ from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
 from nevermore.scan_core.model.errors import ScanCancelledError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.running import Running
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Scan: a request for rows of a table, and the public ways to get them. `open_table` opens the table.
 
-Binding of names is in `plan/binding.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
+Binding of names is in `plan/planner.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
 """
 
 import os
@@ -35,8 +35,7 @@ from nevermore.scan_core.model.errors import (
     UnsupportedError,
     require_package,
 )
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import Running, sharing
 from nevermore.scan_core.model.schema import PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import DeleteFile, Snapshot

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from nevermore.scan_core.files import open_file
+from nevermore.scan_core.foreign.pushdown import Request
 from nevermore.scan_core.joins.column_keys import (
     MAX_RANGES,
     KeyField,
@@ -22,7 +23,6 @@ from nevermore.scan_core.joins.request import FilterKeys, RuntimeFilter
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import ProcessLock
-from nevermore.scan_core.model.schema import Schema
 from nevermore.scan_core.model.snapshot import FileFormat
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.model.table_metadata import TableMetadata
@@ -51,7 +51,7 @@ class KeyTable(Protocol):
         """Its schemas, among other facts."""
 
 
-class KeyScan(Protocol):
+class KeyScan(Request, Protocol):
     """The part of a scan that another scan's keys need; `nevermore.scan_core.scan.Scan` is one."""
 
     @property
@@ -66,25 +66,11 @@ class KeyScan(Protocol):
     def options(self) -> ScanOptions:
         """Limits and switches."""
 
-    @property
-    def schema(self) -> Schema:
-        """The columns of the result."""
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema of the result."""
-
-    def select(self, *names: str) -> Self:
-        """A scan of these columns alone."""
-
     def plan(self) -> ScanPlan:
         """The files and deletes to read."""
 
     def key_fields(self, names: Sequence[str]) -> tuple[KeyField, ...]:
         """The columns with these names, as keys."""
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows."""
 
 
 @dataclass(frozen=True)

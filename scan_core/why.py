@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nevermore.scan_core.expr.nodes import Constantish, Expr, col
 from nevermore.scan_core.model.errors import PredicateError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteFile, PartitionSpec, Snapshot
 from nevermore.scan_core.plan.file_set import make_splits
 from nevermore.scan_core.plan.planner import plan_scan

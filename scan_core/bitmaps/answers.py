@@ -35,7 +35,7 @@ from nevermore.scan_core.expr.kernels import cost_of, truth_values
 from nevermore.scan_core.expr.nodes import leaf_ids
 from nevermore.scan_core.expr.vectors import Truth, conjunction, disjunction, negation
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, Type, arrow_type
 from nevermore.scan_core.rows.buffers import Mask
 from nevermore.scan_core.rows.selection import RowPositions

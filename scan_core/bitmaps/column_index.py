@@ -29,7 +29,7 @@ from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, decompress
 from nevermore.scan_core.metadata.table_json import Document, load_document
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, PrimitiveType, Type, arrow_type, parse_type
 from nevermore.scan_core.model.snapshot import DataFile, Snapshot
 from nevermore.scan_core.model.table_metadata import TableMetadata

@@ -55,7 +55,7 @@ def compile_conversion(file_field: pa.Field, field: NestedField, context: Conver
         return lambda array: pa.nulls(len(array), target)
     match field.type:
         case StructType(()):
-            return presence  # of values of any type: see `expr/parts.py`
+            return presence  # of values of any type: see `expr/bound.py`
         case StructType(members):
             return _struct(file_type, field, members, context)
         case ListType(element):
@@ -200,8 +200,10 @@ def _primitive(
     def convert(array: pa.Array) -> pa.Array:
         try:
             return kernel(array)
-        except pa.ArrowInvalid as error:
-            raise context.fail(field, f"a value of type {file_type} does not fit {table_type}: {error}") from error
+        except ValueError as error:
+            raise context.fail(
+                field, f"a value of type {file_type!s:.80} does not fit {table_type}: {error}"
+            ) from error
 
     return convert
 
@@ -219,6 +221,10 @@ def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:  # n
     if pt.is_decimal(target):
         return cast if pt.is_decimal(source) and source.scale == target.scale else None
     if pt.is_string(target):
+        if pt.is_struct(source) and source.get_field_index("metadata") >= 0:
+            from nevermore.scan_core.expr.variant import variant_text  # loaded on demand: few tables have them
+
+            return variant_text
         textual = pt.is_large_string(source) or pt.is_string_view(source) or _is_bytes(source)
         return cast if textual else None
     if pt.is_fixed_size_binary(target):
@@ -270,7 +276,7 @@ def public_type(iceberg_type: Type) -> pa.DataType:
     """The Arrow type of values as callers see them.
 
     Raises:
-        UnsupportedError: variant, geometry, geography.
+        UnsupportedError: geometry, geography.
     """
     match iceberg_type:
         case PrimitiveType("uuid"):

@@ -345,14 +345,6 @@ class ReadsAhead(FileReader, Protocol):
         """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
         ...
 
-    def places_of(self, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> list[tuple[int, int]]:
-        """Offsets and lengths of what `read` needs for a few rows of these columns; none if the rows are many."""
-        ...
-
-    def fetch_ahead(self, row_group: RowGroup, places: Sequence[tuple[int, int]], max_bytes: int) -> None:
-        """Begin to fetch parts of a row group, those that fit into `max_bytes`."""
-        ...
-
     def release(self, row_group: RowGroup) -> None:
         """Drop what was fetched of a row group and not read."""
         ...

@@ -1,4 +1,4 @@
 """Deletes of a data file: loading, indexing, and applying them.
 
-Which deletes a data file has is decided in `plan/delete_index.py`, what they skip while a file is read in `read/deleted_rows.py`.
+Which deletes a data file has is decided in `plan/delete_index.py`, what they skip while a file is read in `read/task.py`.
 """

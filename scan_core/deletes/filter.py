@@ -27,8 +27,7 @@ from nevermore.scan_core.keys.columns import BytesColumn
 from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
 from nevermore.scan_core.keys.lookup import SIGN_BIT, DenseIndex, FactoredIndex, HashedIndex, KeySummary
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
+from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanMetrics, ScanOptions
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.prune.verdicts import Match

@@ -39,8 +39,7 @@ from nevermore.scan_core.keys.equality_index import (
 )
 from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.schema import NestedField, StructType, arrow_type
 from nevermore.scan_core.model.snapshot import DeleteFile

@@ -21,6 +21,7 @@ from nevermore.scan_core.expr.bound import (
     Member,
     Not,
     Or,
+    is_access,
 )
 from nevermore.scan_core.expr.coercion import (
     BOOLEAN,
@@ -40,7 +41,6 @@ from nevermore.scan_core.expr.kernels import evaluation_error, judge
 from nevermore.scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from nevermore.scan_core.expr.normalize import conjuncts_of, normalize
 from nevermore.scan_core.expr.parse import IN_QUERIES, point_at
-from nevermore.scan_core.expr.parts import is_access
 from nevermore.scan_core.expr.rules import (
     DATE_PARTS,
     FUNCTIONS,
@@ -108,7 +108,7 @@ class Names:
                 found = [(i, f) for i, f in enumerate(fields) if self._same(f.name, part)]
                 if len(found) == 1:
                     index, field = found[0]
-                    return Member(node, field.field_id, field.name, index, field.type)
+                    return Member(node, field.field_id, field.name, index, _compared(field.type))
                 near = get_close_matches(part, [f.name for f in fields], n=3)
                 hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(f.name for f in fields)}"
                 raise ColumnNotFoundError(f"{'no' if not found else 'ambiguous'} member {part!r}; {hint}")
@@ -136,7 +136,7 @@ class Names:
                     ids = ", ".join(str(f.field_id) for f in found)
                     raise ColumnNotFoundError(f"column {wanted!r} is ambiguous: field ids {ids}")
                 if found:
-                    return Column(found[0].field_id, found[0].name, found[0].type), parts[length:]
+                    return Column(found[0].field_id, found[0].name, _compared(found[0].type)), parts[length:]
         if whole in METADATA_COLUMNS:
             field_id, type_ = METADATA_COLUMNS[whole]
             return Column(field_id, whole, type_), ()
@@ -150,6 +150,11 @@ class Names:
 _ACCESSES = frozenset({"[]", "element_at", "try_element_at", "get", "."})
 _DATES = frozenset({"current_date", "curdate"})
 _MOMENTS = frozenset({"current_timestamp", "now"})
+
+
+def _compared(kind: Type) -> Type:
+    """The type that conditions see: of a variant its JSON text."""
+    return STRING if name_of(kind) == "variant" else kind
 
 
 def clock_literal(function: str, now: dt.datetime) -> Literal | None:

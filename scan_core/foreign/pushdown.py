@@ -22,7 +22,7 @@ from nevermore.scan_core.expr.coercion import (
 )
 from nevermore.scan_core.expr.nodes import Constant, Expr, Name
 from nevermore.scan_core.model.errors import ColumnNotFoundError, PredicateError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, StructType, Type
 from nevermore.scan_core.read.projection import DEAD_ROW_IDS
 

@@ -18,7 +18,7 @@ from nevermore.scan_core.metadata.avro_container import AvroError, parse_avro_sc
 from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
 from nevermore.scan_core.native import avro_kernels as steps
 from nevermore.scan_core.native.compiled import kernel_or_plain
-from nevermore.scan_core.rows.buffers import Mask, boolean_array, index_array, true_flags
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, byte_spans, index_array, true_flags
 
 MAX_SCHEMA_NODES = 100_000
 """Named types may refer to each other: a small text must not expand without end."""
@@ -568,15 +568,6 @@ def read_metadata_rows(data: bytes) -> tuple[tuple[AvroField, ...], pa.Table]:
     header = read_header(data)
     reader = _metadata_reader(header.schema)
     return reader.fields, reader.rows(list(read_blocks(data, header)))
-
-
-def byte_spans(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """(offsets, the bytes that they point into) of a binary array."""
-    if not len(array):
-        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
-    _, offsets, data = array.buffers()
-    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return places, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 class _Compiler:

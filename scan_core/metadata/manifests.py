@@ -58,7 +58,7 @@ class _Read(NamedTuple):
 
 def read_data_manifests(
     manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig
-) -> list[Sequence[DataFile]]:
+) -> list[ManifestFiles[DataFile]]:
     """The live data files of each data manifest.
 
     Raises:
@@ -70,7 +70,7 @@ def read_data_manifests(
 
 def read_delete_manifests(
     manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig
-) -> list[Sequence[DeleteFile]]:
+) -> list[ManifestFiles[DeleteFile]]:
     """The live delete files of each delete manifest; raises as `read_data_manifests` does."""
     return _Reader(metadata, io).read(manifests)
 

@@ -169,7 +169,7 @@ class OutsideTableError(MissingFileError):
 
 
 class UnsupportedError(ScanError, NotImplementedError):
-    """Legal input that scan_core does not read (variant, geometry, encrypted files); the message names it."""
+    """Legal input that scan_core does not read (geometry, encrypted files); the message names it."""
 
 
 class MemoryLimitError(ScanError, MemoryError):

@@ -27,8 +27,9 @@ PRIMITIVES: Mapping[str, pa.DataType] = {
     "uuid": pa.binary(16),
     "binary": pa.binary(),
     "unknown": pa.null(),
+    "variant": pa.string(),  # its JSON text, see `expr/variant.py`
 }
-UNSUPPORTED_TYPES = frozenset({"variant", "geometry", "geography"})
+UNSUPPORTED_TYPES = frozenset({"geometry", "geography"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def arrow_type(iceberg_type: Type) -> pa.DataType:
     """The one Arrow type in which the engine holds values of an Iceberg type.
 
     Raises:
-        UnsupportedError: variant, geometry, geography.
+        UnsupportedError: geometry, geography.
     """
     match iceberg_type:
         case PrimitiveType(name) if name in PRIMITIVES:  # first: these are asked for several times a file

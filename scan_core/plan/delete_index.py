@@ -28,8 +28,6 @@ from nevermore.scan_core.plan.file_set import (
     Indices,
     KeyBounds,
     MatchedDeletes,
-    ObjectPart,
-    Part,
     PlannedTasks,
     disjoint,
 )
@@ -203,10 +201,8 @@ class DeleteReach:
         self._oldest = int(data.sequence_numbers.min(initial=np.iinfo(np.int64).max))
         self._hulls: dict[int, KeyBounds | None] = {}
 
-    def prune(self, part: Part[DeleteFile], trace: PlanTrace) -> Part[DeleteFile]:
-        """The delete files that may touch a data file, and all that are not usual; the others are traced."""
-        if isinstance(part, ObjectPart):
-            return part
+    def prune(self, part: ColumnPart[DeleteFile], trace: PlanTrace) -> ColumnPart[DeleteFile]:
+        """The delete files that may touch a data file, and all that are not equality deletes; the others are traced."""
         columns = part.columns
         is_vector = columns.formats[part.rows] == FORMATS.index(FileFormat.PUFFIN)
         is_equality = (columns.contents[part.rows] == EQUALITY_CONTENT) & ~is_vector

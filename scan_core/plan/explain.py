@@ -26,7 +26,7 @@ from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
 from nevermore.scan_core.joins.request import FilterDecision, RuntimeFilter
 from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.model.html import Bar, Html, bars, details, facts, fragment, grid, page, section
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
 from nevermore.scan_core.model.snapshot import PartitionSpec, Snapshot
 from nevermore.scan_core.model.transforms import partition_types, partition_value

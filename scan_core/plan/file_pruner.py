@@ -15,7 +15,7 @@ from nevermore.scan_core.model.schema import PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import ContentFile, DataFile
 from nevermore.scan_core.model.statistics import ColumnStatistics, decode_bound
 from nevermore.scan_core.model.table_metadata import TableMetadata
-from nevermore.scan_core.plan.file_set import ColumnPart, ObjectPart, Part
+from nevermore.scan_core.plan.file_set import ColumnPart
 from nevermore.scan_core.prune.verdicts import Match
 from nevermore.scan_core.split.tasks import ScanContext
 
@@ -120,13 +120,11 @@ class FilePruner:
 
         return match_file(self._predicate, {}, file_statistics(file, self._schema)) is Match.ALWAYS
 
-    def prune(self, part: Part[DataFile], trace: PlanTrace) -> Part[DataFile]:
+    def prune(self, part: ColumnPart[DataFile], trace: PlanTrace) -> ColumnPart[DataFile]:
         """The files that may hold a row of the result; the others are traced.
 
         The columns of manifests are compared; files that these cannot decide are compared one by one.
         """
-        if isinstance(part, ObjectPart):  # not decoded together: all are kept
-            return part
         columns, rows = part.columns, part.rows
         assert self._predicate is not None  # noqa: S101 - otherwise there is nothing to prune by
         reasons = np.zeros(len(rows), np.int8)

@@ -337,34 +337,15 @@ class FileSet(Sequence[F], Generic[F]):
         return KeyBounds(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def parts_of(manifests: Iterable[Sequence[F]]) -> list[Part[F]]:
+def parts_of(manifests: Iterable[ManifestFiles[F]]) -> list[ColumnPart[F]]:
     """The files of manifests as few parts: those that were decoded together and stand together are one."""
-    parts: list[Part[F]] = []
-    objects: list[F] = []
-    columns: EntryColumns | None = None
-    begin = end = 0
-    made: MadeDeletes | None = None
-
-    def finish() -> None:
-        nonlocal columns, objects
-        if columns is not None:
-            parts.append(ColumnPart(columns, np.arange(begin, end), made))
-        if objects:
-            parts.append(ObjectPart(objects))
-        columns, objects = None, []
-
+    spans: list[tuple[ManifestFiles[F], int]] = []
     for files in manifests:
-        if not isinstance(files, ManifestFiles):
-            if columns is not None:
-                finish()
-            objects.extend(files)
-        elif columns is files.columns and end == files.first:
-            end = files.last
+        if spans and spans[-1][0].columns is files.columns and spans[-1][1] == files.first:
+            spans[-1] = spans[-1][0], files.last
         else:
-            finish()
-            columns, made, begin, end = files.columns, files.made, files.first, files.last
-    finish()
-    return parts
+            spans.append((files, files.last))
+    return [ColumnPart(files.columns, np.arange(files.first, last), files.made) for files, last in spans]
 
 
 def _joined(arrays: Sequence[Numbers]) -> Indices:

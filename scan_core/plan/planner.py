@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from nevermore.scan_core.bitmaps.column_index import with_bitmap_indexes
+from nevermore.scan_core.metadata.bulk_manifests import ManifestFiles
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
 from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.schema import (
     ListType,
@@ -38,7 +38,7 @@ from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex, DeleteReach, build_delete_index
 from nevermore.scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
-from nevermore.scan_core.plan.file_set import OPEN_FILE_COST_BYTES, FileSet, Part, make_splits, parts_of
+from nevermore.scan_core.plan.file_set import OPEN_FILE_COST_BYTES, ColumnPart, FileSet, make_splits, parts_of
 from nevermore.scan_core.read.projection import METADATA_IDS, metadata_fields
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -338,7 +338,7 @@ class FileFinder:
             else:
                 self.trace.manifests[BY_SUMMARY].add(manifest.path)
         self.trace.manifests_read += len(wanted)
-        kept: list[Part[DataFile]] = []
+        kept: list[ColumnPart[DataFile]] = []
         for parts in self._in_pieces(wanted, read_data_manifests):
             self.trace.data_files_seen += sum(map(len, parts))
             kept += [self.pruner.prune(part, self.trace) for part in parts] if self.pruner.is_active else parts
@@ -357,7 +357,7 @@ class FileFinder:
             else:
                 self.trace.manifests[reason].add(manifest.path)
         self.trace.manifests_read += len(wanted)
-        kept: list[Part[DeleteFile]] = []
+        kept: list[ColumnPart[DeleteFile]] = []
         reach = DeleteReach(files, self.context) if sum(map(_num_entries, wanted)) > PRUNED_EARLY_FROM else None
         for parts in self._in_pieces(wanted, read_delete_manifests):
             self.trace.delete_files_seen += sum(map(len, parts))
@@ -365,12 +365,12 @@ class FileFinder:
         return FileSet(kept)
 
     def _in_pieces(
-        self, manifests: Sequence[ManifestFile], read: Callable[..., Iterable[Sequence[F]]]
-    ) -> Iterator[list[Part[F]]]:
+        self, manifests: Sequence[ManifestFile], read: Callable[..., Iterable[ManifestFiles[F]]]
+    ) -> Iterator[list[ColumnPart[F]]]:
         """The files of manifests, in their order, some manifests at a time: of most files only few are kept."""
         running = current()
 
-        def parts(piece: Sequence[ManifestFile]) -> list[Part[F]]:
+        def parts(piece: Sequence[ManifestFile]) -> list[ColumnPart[F]]:
             with nullcontext() if running is None else running.at_work():
                 check_running()
                 return parts_of(read(piece, self.metadata, self.context.io))
@@ -381,7 +381,7 @@ class FileFinder:
             return
         workers = min(self.context.options.parallelism, _MOST_WORKERS)
         with ThreadPoolExecutor(workers, "planning") as pool:
-            waiting: deque[Future[list[Part[F]]]] = deque()
+            waiting: deque[Future[list[ColumnPart[F]]]] = deque()
             for piece in pieces:
                 waiting.append(pool.submit(parts, piece))
                 if len(waiting) > workers:

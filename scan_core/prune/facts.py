@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.scan_core.expr.nodes import BoundPredicate
-from nevermore.scan_core.metadata.avro_values import byte_spans
 from nevermore.scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers
 from nevermore.scan_core.model.schema import PrimitiveType, Schema, Type
 from nevermore.scan_core.model.statistics import NARROW, TICKS_PER_DAY, text_of, unscaled_value
@@ -29,7 +28,7 @@ from nevermore.scan_core.prune.verdicts import (
     sorted_values,
     takes_only_columns,
 )
-from nevermore.scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, true_flags, validity
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, byte_spans, index_array, numbers, true_flags, validity
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})

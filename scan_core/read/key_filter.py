@@ -18,8 +18,7 @@ from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.joins.column_keys import ColumnKeys, KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup
 from nevermore.scan_core.joins.request import RuntimeFilter
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.prune.verdicts import Level, Match, domain_from_statistics
 from nevermore.scan_core.read.file_statistics import FileStatistics, PageMatches
@@ -271,7 +270,7 @@ def _answer_by_bitmaps(
     if lookup.columns[0].has_nan or not isinstance(sources[0], FromFile):
         return ()
     from nevermore.scan_core.expr.bound import Column, InSet
-    from nevermore.scan_core.read.bitmap_filter import find_answers, rows_of_answers
+    from nevermore.scan_core.read.predicate import find_answers, rows_of_answers
 
     conjunct = InSet(Column(field.field_id, field.name, field.type), frozenset(values))
     stages = find_answers([conjunct], {field.field_id: sources[0]}, task, context, metrics)

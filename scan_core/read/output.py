@@ -25,7 +25,7 @@ import pyarrow.types as pt
 from nevermore.scan_core.columns.conversion import repeat
 from nevermore.scan_core.columns.file_reader import MemoryBudget, halves
 from nevermore.scan_core.model.cached_property import cached_property
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import NestedField
 from nevermore.scan_core.model.snapshot import DataFile
 from nevermore.scan_core.read.projection import (

@@ -7,6 +7,8 @@ time one wins: all of it only guides choices.
 The predicate of a scan in one data file: each conjunct is a restriction; what it means is in `expr/` and `prune/`.
 
 Loaded only where there is a predicate: expressions and their kernels are a quarter of the engine.
+
+Bitmap indexes as restrictions on one open data file: the rows of conjuncts that bitmaps answer, by row position.
 """
 
 import atexit
@@ -15,17 +17,20 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
-from nevermore.scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, narrowed, walk
 from nevermore.scan_core.expr.kernels import cost_of, evaluation_error, judge
 from nevermore.scan_core.expr.nodes import BoundPredicate, leaf_ids
-from nevermore.scan_core.expr.parts import narrowed
 from nevermore.scan_core.io.private_files import PrivateFolder, UnsafeFileError, cache_folder, held_folder
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.schema import ListType, MapType, Type
 from nevermore.scan_core.model.snapshot import DataFile
 from nevermore.scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
@@ -41,6 +46,7 @@ from nevermore.scan_core.read.projection import (
     partition_member,
 )
 from nevermore.scan_core.read.restriction import (
+    ByPosition,
     Cause,
     Restriction,
     ValueSource,
@@ -49,8 +55,12 @@ from nevermore.scan_core.read.restriction import (
     file_columns_of,
     values_of,
 )
-from nevermore.scan_core.rows.selection import RowSelection, selected_count
-from nevermore.scan_core.split.tasks import ScanContext
+from nevermore.scan_core.rows.selection import All, Mask, RowSelection, selected_count
+from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
+
+if TYPE_CHECKING:
+    from nevermore.scan_core.bitmaps.answers import Answers
+
 
 MIN_REMOVED = 10_000
 """Rows removed late in a table that are worth a file."""
@@ -331,3 +341,46 @@ def _source(
         return MetadataSource(field, data_file, projection, context.specs)
     member = partition_member(field_id, data_file, context.specs[data_file.spec_id], node.type)
     return projection.leaf(field_id, node.type) if member is None else Constant(member)
+
+
+def answer_by_bitmaps(
+    conjuncts: Sequence[Conjunct], task: FileScanTask, context: ScanContext, metrics: ScanMetrics
+) -> Sequence[Restriction]:
+    """The conjuncts that remain to be evaluated after bitmap indexes, and the rows that these select.
+
+    Reads the bitmaps that are of use. Columns that do not come from the file, but from its partition or a default, are
+    not matched by its index.
+    """
+    sources = {i: source for conjunct in conjuncts for i, source in conjunct.columns.items()}
+    found = find_answers([conjunct.expr for conjunct in conjuncts], sources, task, context, metrics)
+    left: list[Restriction] = [conjunct for conjunct in conjuncts if conjunct.index not in found.answered]
+    return [*left, rows_of_answers(found, Cause.PREDICATE)] if found.answered else left
+
+
+def find_answers(
+    conjuncts: Sequence[BoundExpr],
+    sources: Mapping[int, ValueSource],
+    task: FileScanTask,
+    context: ScanContext,
+    metrics: ScanMetrics,
+) -> "Answers":
+    """Answer conjuncts, whose columns come from `sources`, by the bitmap indexes of a data file as far as possible."""
+    from_file = {i for i, source in sources.items() if isinstance(source, FromFile)}
+    blobs = tuple(blob for blob in task.bitmap_indexes if blob.field_id in from_file)
+    from nevermore.scan_core.bitmaps.answers import answer_conjuncts  # loaded on demand: few tables have indexes
+
+    return answer_conjuncts(conjuncts, replace(task, bitmap_indexes=blobs), context, metrics)
+
+
+def rows_of_answers(answers: "Answers", cause: Cause) -> ByPosition:
+    """The rows for which everything that bitmaps answer is true."""
+
+    def find(row_group: RowGroup) -> RowSelection:
+        found: npt.NDArray[np.bool_] = np.ones(row_group.num_rows, np.bool_)
+        for answer in answers.answered.values():
+            found = found & answer.truth(row_group.first_row_position, row_group.num_rows).true
+            if not found.any():
+                break
+        return All(row_group.num_rows) if found.all() else Mask(found)
+
+    return ByPosition(cause, Level.BITMAPS, find)

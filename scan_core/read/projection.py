@@ -8,7 +8,7 @@ removed each.
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
@@ -53,10 +53,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.expr.bound import BoundExpr
 
 
-_FEW_ROWS = 1_024
-"""So few survivors of the filters are fetched while their keys are looked up among the deletes."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decoded:
     """A decoded array with the rows of `selection`."""
@@ -77,7 +73,7 @@ class LazyColumns:
     """Top-level columns of one row group by their index in the file. Selections may only narrow over time.
 
     `reads` counts how often each column was read, views included; `window` holds all rows that may be asked for, None if that
-    is any row of the row group. `survivors_expected` begins to fetch columns of the result, but for those that are read anyway.
+    is any row of the row group.
     """
 
     def __init__(self, reader: FileReader, row_group: RowGroup, window: range | None = None) -> None:
@@ -86,7 +82,6 @@ class LazyColumns:
         self.window = window
         self.dead: DeadRows | None = None
         self.reads: Counter[int] = Counter()
-        self.survivors_expected: Callable[[Collection[int], RowSelection], None] | None = None
         self._decoded: dict[int, _Decoded] = {}
 
     def copy(self) -> "LazyColumns":
@@ -100,7 +95,6 @@ class LazyColumns:
         """A view without decoded data, for requests of rows in `window` only."""
         other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead
-        other.survivors_expected = self.survivors_expected if window is None else None
         return other
 
     @property
@@ -116,13 +110,6 @@ class LazyColumns:
     def is_untouched(self, indices: Sequence[int]) -> bool:
         """True if each of these columns can still be loaded for all rows without reading it twice."""
         return all(isinstance(self._decoded[i].selection, All) for i in indices if i in self._decoded)
-
-    def expect_survivors(self, selection: RowSelection, keys: Collection[int]) -> None:
-        """Begin to fetch the result's columns for these rows, if they are few and their `keys` have to be waited for."""
-        is_wait = any(key not in self._decoded for key in keys)
-        if self.survivors_expected is not None and is_wait and selected_count(selection) <= _FEW_ROWS:
-            expect, self.survivors_expected = self.survivors_expected, None
-            expect({*self._decoded, *keys}, selection)
 
     def load(self, indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
         """The rows of `selection`, which must lie within every earlier one, in the file's types.
@@ -352,7 +339,7 @@ class FileProjection:
 
         Raises:
             MalformedTableError: required, and neither the file nor the table has a value; or no promotion exists.
-            UnsupportedError: variant, geometry, geography; names the column.
+            UnsupportedError: geometry, geography; names the column.
         """
         index = self._by_id.get(field.field_id)
         if index is None:
@@ -406,9 +393,8 @@ class FileProjection:
 
     def part(self, access: "BoundExpr") -> ColumnSource:
         """The source of a part of a list or map; it fails as evaluation does."""
-        from nevermore.scan_core.expr.bound import Column, Member, walk
+        from nevermore.scan_core.expr.bound import Column, Member, is_leaf, narrowed, walk
         from nevermore.scan_core.expr.kernels import values_at
-        from nevermore.scan_core.expr.parts import is_leaf, narrowed
 
         access = narrowed(access)
         column = next(n for n in walk(access) if isinstance(n, Column | Member) and is_leaf(n))

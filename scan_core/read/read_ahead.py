@@ -18,11 +18,9 @@ from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.location import relocate
 from nevermore.scan_core.keys.equality_index import build_bytes
 from nevermore.scan_core.model.errors import ScanCancelledError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import Running, awaited, current, sharing
 from nevermore.scan_core.model.snapshot import DeleteFile
-from nevermore.scan_core.rows.selection import RowSelection
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
@@ -120,13 +118,6 @@ class FilesAhead:
         with self._lock:
             self._expect(reader, row_group, habits)
         self._fetch_next()
-
-    def expect_rows(self, reader: ReadsAhead, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> None:
-        """Start fetching a few rows that will probably be in the result, if there is room for all of them."""
-        places = reader.places_of(row_group, columns, rows)
-        with self._lock:
-            if sum(length for _, length in places) <= self._room:
-                reader.fetch_ahead(row_group, places, self._room)
 
     def record(self, habits: Habits, fetched: int, in_vain: int) -> None:
         """Record the columns that were read of a row group, and how many of the bytes fetched ahead were not used."""

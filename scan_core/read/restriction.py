@@ -6,7 +6,7 @@ first; one that excludes too little at a level is switched off there, and retrie
 Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
 
 Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are restrictions. Each only removes rows, so any
-order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured in `order.py`.
+order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured here, too.
 """
 
 import os
@@ -23,7 +23,7 @@ from nevermore.scan_core.columns.conversion import repeat
 from nevermore.scan_core.columns.file_reader import RowGroup
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.model.errors import EvaluationError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.prune.verdicts import Level, Match
 from nevermore.scan_core.read.file_statistics import PageMatches
 from nevermore.scan_core.read.projection import ColumnSource, Constant, FromFile, LazyColumns, MetadataSource
@@ -414,9 +414,6 @@ def refine_rows(
             collections.clear()
         if restriction.collection_id is not None:
             collections.add(restriction.collection_id)
-        if restriction.cause is Cause.EQUALITY_DELETES and columns.survivors_expected is not None:
-            left = selection if rows_in == len(alive) else refine(selection, alive)
-            columns.expect_survivors(left, restriction.file_columns)
         verdict = restriction.rows(columns, selection)
         if verdict.failed is not None and verdict.error is not None:
             failures.append((refine(selection, verdict.failed), verdict.error))

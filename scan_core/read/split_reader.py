@@ -13,7 +13,7 @@ import pyarrow as pa
 from nevermore.scan_core.columns.file_reader import MemoryBudget
 from nevermore.scan_core.io.files import forget_object
 from nevermore.scan_core.model.errors import MalformedTableError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import NestedField, Schema
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
 from nevermore.scan_core.read.output import Call, OutputColumns, Partial, aggregate_group, combine_all

@@ -26,7 +26,6 @@ from nevermore.scan_core.columns.file_reader import (
     Habits,
     MemoryBudget,
     ReadCounts,
-    ReadsAhead,
     RowGroup,
     StatisticsOf,
     reads_ahead,
@@ -34,8 +33,7 @@ from nevermore.scan_core.columns.file_reader import (
 from nevermore.scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import check_running
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.prune.verdicts import Level, Match, drop_unreliable_bounds
@@ -486,12 +484,8 @@ class TaskReader:
         for columns, plan in self._open_row_groups():
             self._ahead.expect_row_group(reader, columns.row_group, partial(self._guess, columns.row_group, plan))
             yield from waiting
-            columns.survivors_expected = partial(self._expect_survivors, reader, columns.row_group)
             waiting = [(columns, plan)]
         yield from waiting
-
-    def _expect_survivors(self, reader: ReadsAhead, group: RowGroup, read: Collection[int], rows: RowSelection) -> None:
-        self._ahead.expect_rows(reader, group, sorted(self._payload.difference(read)), rows)
 
     def _guess(self, group: RowGroup, plan: AccessPlan) -> Habits:
         """Columns of which most of a row group will probably be read: those of filters, or of deletes and the result."""
@@ -666,13 +660,11 @@ class TaskReader:
                 )
             )
         if context.predicate is not None:
-            from nevermore.scan_core.read.predicate import open_conjuncts
+            from nevermore.scan_core.read.predicate import answer_by_bitmaps, open_conjuncts
 
             conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
             sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
             if task.bitmap_indexes:
-                from nevermore.scan_core.read.bitmap_filter import answer_by_bitmaps
-
                 found += answer_by_bitmaps(conjuncts, task, context, self._metrics)
             else:
                 found += conjuncts

@@ -103,3 +103,12 @@ def release_unused(window: int = 0, *, trims: bool = True) -> None:
     pa.default_memory_pool().release_unused()
     if trims and window % 2 == 0 and _trim is not None:
         _trim(0)
+
+
+def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """(offsets, the bytes that they point into) of a binary array."""
+    if not len(array):
+        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return places, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from nevermore.scan_core.expr.normalize import may_fail
 from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.spark.native import (

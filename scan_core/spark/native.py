@@ -33,7 +33,7 @@ from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.io.files import file_size, locate
 from nevermore.scan_core.io.location import FileIOConfig, Location, relocate
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import (
     ListType,
     MapType,

@@ -21,7 +21,7 @@ from sqlglot import exp
 
 from nevermore.scan_core.joins.given_keys import distinct_keys
 from nevermore.scan_core.model.errors import OptionError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.scan import Scan

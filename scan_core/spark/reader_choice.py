@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from nevermore.scan_core.expr.normalize import may_fail
 from nevermore.scan_core.joins.request import ROW_COST
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.snapshot import FileFormat
 from nevermore.scan_core.plan.file_pruner import FilePruner
 from nevermore.scan_core.read.split_reader import count_split

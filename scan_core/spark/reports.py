@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nevermore.scan_core.io.private_files import private_folder, temporary_folder
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 
 REPORT_PATTERN = "stage-*.json"
 _PLAN_FILE = "plan.json"

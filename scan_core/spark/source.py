@@ -25,8 +25,7 @@ from nevermore.scan_core.io.location import Location, parse_location
 from nevermore.scan_core.io.object_store import INDEXES
 from nevermore.scan_core.io.private_files import UnsafeFileError, user_folder
 from nevermore.scan_core.model.errors import OptionError, ScanError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.native.compiled import is_missed
 from nevermore.scan_core.plan.file_set import MIN_SMALL_FILES
 from nevermore.scan_core.read.split_reader import read_split

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.run import run_splits
 
 

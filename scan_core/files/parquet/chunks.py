@@ -174,12 +174,6 @@ class PagedChunks:
                 counts.bytes_left_out += item.chunk.num_bytes - num_bytes
         return arrays
 
-    def ranges(
-        self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
-    ) -> dict[int, list[Range]]:
-        """What `read` will ask for of each column that it reads by page."""
-        return {item.column: item.ranges for item in self._all_wanted(row_group, columns, rows, counts, None)}
-
     def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
         """Statistics of the pages of a primitive column; bounds in the file's type."""
         field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column][0]

@@ -35,7 +35,7 @@ from nevermore.scan_core.files.parquet.file_layout import (
 from nevermore.scan_core.files.parquet.footer import decode_bounds
 from nevermore.scan_core.io.files import fingerprint, open_source, read_small
 from nevermore.scan_core.io.location import FileIOConfig
-from nevermore.scan_core.io.remote import ByteRanges, ByteSource, Range, RemoteFile
+from nevermore.scan_core.io.remote import ByteRanges, ByteSource, RemoteFile
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
 
@@ -255,22 +255,7 @@ class ParquetFileReader:
         indexes = [place for leaf in paged for place in (chunks[leaf].offset_index,) if place is not None]
         dictionaries = [] if habits.limits is None else self._sizes.dictionary_ranges(row_group, bounded, habits.limits)
         ranges = [*indexes, *dictionaries, *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in whole)]
-        self.fetch_ahead(row_group, ranges, max_bytes)
-
-    def places_of(self, row_group: RowGroup, columns: Sequence[int], rows: RowSelection) -> list[Range]:
-        """The pages, or else the chunks, that hold a few rows of these columns."""
-        if selected_count(rows) >= _PAGED_SHARE_OF_ROWS * row_group.num_rows:
-            return []
-        chunks = self._footer.row_groups[row_group.index].chunks
-        paged = self._pages.ranges(row_group, columns, to_indices(rows), self.counts) if self._reads_pages else {}
-        ranges = [place for places in paged.values() for place in places]
-        whole = sorted({leaf for i in columns if i not in paged for leaf in self._leaves[i]})
-        return [*ranges, *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in whole)]
-
-    def fetch_ahead(self, row_group: RowGroup, places: Sequence[Range], max_bytes: int) -> None:
-        """Start to fetch parts of a row group, up to `max_bytes`."""
-        if self._remote is not None:
-            self.counts.bytes_ahead += self._remote.fetch_ahead(places, row_group.index, max_bytes)
+        self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, max_bytes)
 
     def release(self, row_group: RowGroup) -> None:
         """Drop what was fetched of a row group and not read."""

@@ -9,7 +9,7 @@ import pytest
 
 from nevermore.scan_core import ScanOptions, open_table
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE, DeleteCache
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -8,8 +8,7 @@ import pytest
 from nevermore.scan_core.deletes.filter import open_delete_filter
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.snapshot import DeleteContent, DeleteFile, FileFormat
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.prune.verdicts import Match

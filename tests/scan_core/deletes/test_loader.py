@@ -6,8 +6,7 @@ import pytest
 from nevermore.scan_core.deletes.indexes import load_keys
 from nevermore.scan_core.io.files import read_small
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 from tests.scan_core.deletes.files import context_for, equality_file
 from tests.support.iceberg_json import Column

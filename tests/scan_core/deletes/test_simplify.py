@@ -12,8 +12,7 @@ from nevermore.scan_core.deletes.filter import open_delete_filter
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE, Cover, needed_keys
 from nevermore.scan_core.keys.equality_index import build_index, find_deleted
 from nevermore.scan_core.keys.lookup import DeleteKeys
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask
 from tests.scan_core.deletes.files import context_for, data_file, equality_file
 from tests.support.iceberg_json import Column, Partition

@@ -30,7 +30,7 @@ from nevermore.scan_core.io.private_files import (
 from nevermore.scan_core.keys.equality_index import build_index, find_deleted, shared_index
 from nevermore.scan_core.keys.lookup import DeleteKeys
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.native import machine_code
 from nevermore.scan_core.spark.reports import TaskReports
 from tests.support.other_user import Machine, machine, needs_root

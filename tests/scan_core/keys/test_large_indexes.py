@@ -29,8 +29,7 @@ from nevermore.scan_core.keys.equality_index import (
 )
 from nevermore.scan_core.keys.lookup import DeleteKeys, DenseIndex
 from nevermore.scan_core.model.errors import OptionError
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from tests.scan_core.deletes.files import context_for, equality_file, task_for
 from tests.scan_core.keys.key_values import arrays, canonical, cases, delete_keys, oracle
@@ -158,7 +157,7 @@ _CHILD = """
 import sys
 import pyarrow as pa
 from nevermore.scan_core.deletes.filter import open_delete_filter
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.io.private_files import private_folder
 from pathlib import Path

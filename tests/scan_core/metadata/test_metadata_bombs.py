@@ -17,7 +17,7 @@ from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.metadata.manifest_list import read_manifest_list
 from nevermore.scan_core.metadata.table_json import find_metadata_file, read_metadata
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat
 from tests.scan_core.current_manifests import COLUMNS, current, data_files, rows
 from tests.scan_core.deletes.files import delete_file

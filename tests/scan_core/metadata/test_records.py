@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nevermore.scan_core.metadata.avro_container import AvroError, read_blocks, read_header
-from nevermore.scan_core.metadata.avro_values import AvroReader, Wanted, byte_spans, parse_record
+from nevermore.scan_core.metadata.avro_values import AvroReader, Wanted, parse_record
 from nevermore.scan_core.metadata.bulk_manifests import LazyPairs
 from nevermore.scan_core.native import compiled
 from nevermore.scan_core.native.machine_code import plain_kernel
+from nevermore.scan_core.rows.buffers import byte_spans
 
 LONGS = {"type": "array", "items": "long"}
 LONG = pa.int64()

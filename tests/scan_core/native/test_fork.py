@@ -17,8 +17,7 @@ from nevermore.scan_core.io.location import Location
 from nevermore.scan_core.io.private_files import spill_folder
 from nevermore.scan_core.joins import key_set
 from nevermore.scan_core.joins.column_keys import KeyField
-from nevermore.scan_core.model.metrics import ScanMetrics
-from nevermore.scan_core.model.options import ScanOptions
+from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.schema import PrimitiveType
 from nevermore.scan_core.native import compiled, machine_code
 from nevermore.scan_core.read import key_filter

@@ -20,7 +20,7 @@ from nevermore.scan_core.files.parquet.reader import ParquetFileReader, open_par
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.io.remote import ByteRanges
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.snapshot import DeleteContent, FileFormat
 from nevermore.scan_core.rows.selection import All, from_ranges
 from tests.scan_core.deletes.files import delete_file
@@ -212,7 +212,7 @@ def test_very_many_position_deletes_of_a_long_path_are_refused(tmp_path: Path) -
     )
     imports = (
         "from tests.scan_core.deletes.files import delete_file\nfrom nevermore.scan_core.split.tasks import FileIOConfig\n"
-        "from nevermore.scan_core.deletes.filter import read_position_deletes\nfrom nevermore.scan_core.model.metrics import ScanMetrics\n"
+        "from nevermore.scan_core.deletes.filter import read_position_deletes\nfrom nevermore.scan_core.model.options import ScanMetrics\n"
         "from nevermore.scan_core import ScanOptions\nfrom nevermore.scan_core.model.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
     )
     expression = (

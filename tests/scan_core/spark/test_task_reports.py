@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.spark.reports import TaskReports
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.read.split_reader import count_split, read_split
 from nevermore.scan_core.split.tasks import Split, share_row_groups

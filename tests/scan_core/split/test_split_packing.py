@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nevermore import scan_core
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.split.tasks import pack_splits, unpack_split
 from tests.support.iceberg_json import Column, Partition
