@@ -20,23 +20,16 @@ from nevermore.pipelines.decode.schema_registry import RegisteredSchema, SchemaK
 from nevermore.pipelines.decode.value_types import Encoding, ValueType, list_of, map_of, struct_of
 from nevermore.pipelines.errors import SourceError, WideBatchError
 from nevermore.scan_core import Mask
-from nevermore.scan_core.metadata import AvroError, WideValuesError, parse_record, union_members
+from nevermore.scan_core.metadata import AvroError, AvroType, WideValuesError, parse_record
 from nevermore.scan_core.metadata import AvroReader as AvroValues
 from nevermore.scan_core.native import is_missed, load_kernels
 
-_PHYSICAL: Mapping[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "null": pa.null(),
-}
 _UNITS: Mapping[str, Encoding] = {"millis": Encoding.MILLIS, "micros": Encoding.MICROS, "nanos": Encoding.NANOS}
 _MAX_DEPTH = 64
+_NAMELESS = frozenset(
+    ["null", "boolean", "int", "long", "float", "double", "bytes", "string", "enum", "fixed", "array", "map"]
+)
+"""Types of values that are no rows."""
 
 AVRO_SCHEMA = b"avro.schema"
 """Metadata key of tables that were read from Avro: the writer's schema, whose names tell what columns mean."""
@@ -55,78 +48,34 @@ def load_schema(document: str) -> Any:
         raise SourceError(f"an Avro schema that is nested too deeply: more than {_MAX_DEPTH} levels") from error
 
 
-def field_types(schema: Mapping[str, Any]) -> dict[str, ValueType]:
-    """Value types by field of a record schema.
-
-    Raises:
-        ValueError: the schema is recursive, or not a valid Avro schema.
-    """
-    named: dict[str, Any] = {}
-    _collect(schema, named, 0)
-    try:
-        return {field["name"]: _value_type(field["type"], named, 0) for field in schema.get("fields", [])}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not an Avro schema: {error}") from error
-
-
-def types_of_file(rows: pa.Table) -> dict[str, ValueType]:
+def types_of_file(rows: pa.Table) -> Mapping[str, ValueType]:
     """Value types by column from the schema of an Avro file; empty for other files.
 
     Raises:
         SourceError: the schema is malformed.
     """
     document = (rows.schema.metadata or {}).get(AVRO_SCHEMA)
-    if document is None:
-        return {}
-    try:
-        return field_types(json.loads(document))
-    except ValueError as error:
-        raise SourceError(f"the schema of the Avro file cannot be used: {error}") from error
+    return {} if document is None else reader_of(document.decode()).types
 
 
-def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"the schema nests deeper than {_MAX_DEPTH} levels")
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, named, depth + 1)
-    elif isinstance(schema, Mapping):
-        if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
-            name = str(schema["name"])
-            for known in (name, name.rpartition(".")[2], f"{schema.get('namespace')}.{name}"):
-                named.setdefault(known, schema)
-        for part in (schema.get("type"), schema.get("items"), schema.get("values"), *(schema.get("fields") or ())):
-            _collect(part, named, depth + 1)
-
-
-def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:  # noqa: C901 - one branch per kind of type
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"the schema nests deeper than {_MAX_DEPTH} levels")
-    if isinstance(schema, list):
-        found = [(name, _value_type(branch, named, depth + 1)) for name, branch in union_members(schema)]
-        if len(found) < 2:
-            return found[0][1] if found else ValueType(pa.null())
-        return struct_of(found)
-    if isinstance(schema, str):
-        return ValueType(_PHYSICAL[schema]) if schema in _PHYSICAL else _value_type(named[schema], named, depth + 1)
-    meant = logical_type(schema.get("connect.name"), schema.get("connect.parameters") or schema)
-    meant = meant or _avro_logical(schema)
-    if meant is not None:
-        return meant
-    kind = schema["type"]
-    if not isinstance(kind, str) or (kind not in _PHYSICAL and kind not in {"record", "array", "map", "fixed"}):
-        return _value_type(kind, named, depth + 1)
-    match kind:
-        case "record":
-            return struct_of((f["name"], _value_type(f["type"], named, depth + 1)) for f in schema["fields"])
+def _value_type(of: AvroType) -> ValueType:
+    """The value type of a part of a record, from what it is stored as and what its definition says that this means."""
+    if of.schema is not None:
+        meant = logical_type(of.schema.get("connect.name"), of.schema.get("connect.parameters") or of.schema)
+        if (meant := meant or _avro_logical(of.schema)) is not None:
+            return meant
+    parts = [(part.name, _value_type(part.type)) for part in of.parts if (of.kind, part.type.kind) != ("union", "null")]
+    match of.kind:
+        case "union" if len(parts) < 2:
+            return parts[0][1] if parts else ValueType(pa.null())
+        case "union" | "record":
+            return struct_of(parts)
         case "array":
-            return list_of(_value_type(schema["items"], named, depth + 1))
+            return list_of(parts[0][1])
         case "map":
-            return map_of(ValueType(pa.string()), _value_type(schema["values"], named, depth + 1))
-        case "fixed":
-            return ValueType(pa.binary(int(schema["size"])))
+            return map_of(parts[0][1], parts[1][1])
         case _:
-            return ValueType(_PHYSICAL[kind])
+            return ValueType(of.meant)
 
 
 def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
@@ -183,7 +132,7 @@ def reader_of(document: str) -> "AvroReader":
             load_kernels()  # compiled here, as a scan does not compile
         schema = load_schema(document)
         values = AvroValues.of(parse_record(schema, physical=True))
-        return AvroReader(values, field_types(schema))
+        return AvroReader(values, {field.name: _value_type(field.type) for field in values.fields})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
 
@@ -260,4 +209,4 @@ def is_record(document: str) -> bool:
     except ValueError:
         return True
     kind = schema.get("type") if isinstance(schema, Mapping) else schema
-    return isinstance(schema, Mapping) and (kind == "record" or kind not in {*_PHYSICAL, "fixed", "array", "map"})
+    return isinstance(schema, Mapping) and (kind == "record" or kind not in _NAMELESS)

@@ -5,7 +5,7 @@ For each table, its key, types and columns. `ingest/feeds.py` creates these fact
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -168,23 +168,12 @@ class Decided:
 
     def as_members(self) -> dict[str, Any]:
         """The members of a position's JSON document that hold what was decided."""
-        members = {
-            "claims": dict(self.claims),
-            "encodings": {name: dict(known) for name, known in self.encodings.items()},
-            "origins": dict(self.origins),
-            "servers": dict(self.servers),
-        }
-        return {name: value for name, value in members.items() if value}
+        return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def of_members(cls, document: Mapping[str, Any]) -> "Decided":
         """What the document of a position says was decided up to there."""
-        return cls(
-            claims=dict(document.get("claims", {})),
-            encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
-            origins=dict(document.get("origins", {})),
-            servers=dict(document.get("servers", {})),
-        )
+        return cls(**{part.name: document[part.name] for part in fields(cls) if part.name in document})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,15 +208,11 @@ class Image:
             if new in seen:
                 raise ConfigError(f"rename: columns {seen[new]} and {name} of the feed would both become {new}")
             seen[new] = name
-        return Image(
-            self.present,
-            {names.get(name, name): value for name, value in self.columns.items()},
-            {names.get(name, name): value for name, value in self.missing.items()},
-            {names.get(name, name): value for name, value in self.unavailable.items()},
-            {names.get(name, name): value for name, value in self.wrong.items()},
-            self.num_cut,
-            self.repeated,
-        )
+        by_column = ("columns", "missing", "unavailable", "wrong")
+        renamed: dict[str, Any] = {
+            of: {names.get(n, n): value for n, value in getattr(self, of).items()} for of in by_column
+        }
+        return replace(self, **renamed)
 
     def take(self, rows: Rows) -> "Image":
         """The images of these events."""

@@ -21,7 +21,7 @@ from nevermore.pipelines.decode.value_types import DATE_STYLES, Encoding, ValueT
 from nevermore.pipelines.jsonscan import text_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects, scan_pairs
-from nevermore.pipelines.jsonscan.spans import SpanColumn
+from nevermore.pipelines.jsonscan.spans import SpanColumn, from_binary
 from nevermore.scan_core import Mask
 
 Decoded = tuple[pa.Array, Mask]
@@ -50,14 +50,9 @@ def json_text(column: SpanColumn) -> Decoded:
 
 def spans_of_text(words: pa.Array) -> SpanColumn:
     """A string array as a span column of strings, NULL where it is NULL."""
-    count = len(words)
-    if count == 0:
-        nothing = np.zeros(0, np.int32)
-        return SpanColumn(np.zeros(0, np.uint8), nothing, nothing, np.zeros(0, np.int8))
-    _, offsets, values = words.buffers()
-    places, data = views(offsets, values, count, words.offset)
-    kind = np.where(np.asarray(words.is_valid()), kernels.STRING, kernels.NULL).astype(np.int8)
-    return SpanColumn(data, places[:-1], places[1:], kind)
+    found = from_binary(words)
+    kind = np.where(found.present, kernels.STRING, kernels.NULL).astype(np.int8)
+    return SpanColumn(found.data, found.start, found.end, kind)
 
 
 def text_bytes(words: pa.StringArray, encoding: Encoding = Encoding.BASE64) -> Decoded:

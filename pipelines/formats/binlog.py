@@ -432,11 +432,9 @@ def _point_to(
     end: NDArray[np.int32],
 ) -> None:
     """Add texts, to which the spans of these rows point then."""
-    _, offsets, data = texts.buffers()
-    places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    base = sum(map(len, parts))
-    start[given], end[given] = base + places[:-1], base + places[1:]
-    parts.append(np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8))
+    found, base = from_binary(texts), sum(map(len, parts))
+    start[given], end[given] = base + found.start, base + found.end
+    parts.append(found.data)
 
 
 def _with_json(

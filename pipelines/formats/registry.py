@@ -4,8 +4,10 @@ Detects the format of a feed, unwraps Kafka messages and routes events to tables
 this folder, an entry to `FORMATS` here, and its options to `options.py`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -42,7 +44,6 @@ from nevermore.pipelines.decode.events import (
     without_refused,
 )
 from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches, origin_of
-from nevermore.pipelines.decode.image import is_one_of
 from nevermore.pipelines.decode.json_columns import json_text
 from nevermore.pipelines.errors import ConfigError, SourceError, WideBatchError
 from nevermore.pipelines.formats.binlog import decode_canal, decode_maxwell, decode_mysql_rows
@@ -55,25 +56,12 @@ from nevermore.pipelines.formats.debezium import (
     is_unwrapped,
 )
 from nevermore.pipelines.formats.debezium_json import decode_debezium
-from nevermore.pipelines.formats.options import (
-    CanalOptions,
-    DebeziumJsonOptions,
-    DebeziumMessageOptions,
-    DebeziumOptions,
-    DmsOptions,
-    MaxwellOptions,
-    MysqlRowsOptions,
-    PgOutputOptions,
-    RowChangeOptions,
-    Wal2JsonOptions,
-    full_name,
-    parse_options,
-)
+from nevermore.pipelines.formats.options import OPTIONS, DebeziumOptions, full_name, parse_options
 from nevermore.pipelines.formats.pgoutput import decode_pgoutput
 from nevermore.pipelines.formats.wal2json import complete_transactions, decode_wal2json
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
-from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
+from nevermore.pipelines.jsonscan.spans import Members, from_binary
 from nevermore.scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
@@ -258,9 +246,6 @@ _DEBEZIUM = (
 )
 _CANAL = (("isDdl", "data", "type"), ("mysqlType", "data", "type"), ("isDdl", "sql", "type"))
 _MAXWELL = (("database", "table", "type", "ts", "data"), ("database", "type", "ts", "def"), ("database", "type", "sql"))
-_NAMES = tuple(dict.fromkeys(name for mark in (*_DEBEZIUM, *_CANAL, *_MAXWELL) for name in mark))
-_WAL2JSON = ("action", "change", "table", "message")
-_DMS = ("data", "metadata")
 _FULL_LOAD = r"(^|/)LOAD[0-9A-F]{8}\.(csv|parquet)(\.gz)?$"
 _TRANSACTION_MEMBERS = frozenset(
     {"action", "xid", "timestamp", "lsn", "nextlsn", "origin", "transactional", "prefix", "content", "message"}
@@ -301,64 +286,50 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
     first = raw.documents.slice(0, SNIFFED_EVENTS)
     if pc.any(pc.starts_with(first, b"\0")).as_py():
         return ("debezium-avro",)
-    documents = from_binary(first)
-    events = scan_objects(documents, (*_NAMES, *_WAL2JSON, *_DMS, "__op", *USUAL_OP_COLUMNS), learn=False)
-    canal = _has_any(events, _CANAL)
+    found = {name for document in first.to_pylist() for name in _likely_formats_of_object(_object(document))}
+    return tuple(name for name in FORMATS if name in found)
+
+
+def _object(document: bytes | None) -> Mapping[str, Any]:
+    """An event that is a JSON object; empty for others."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(document or b"null"), dict):
+            return found
+    return {}
+
+
+def _likely_formats_of_object(event: Mapping[str, Any]) -> list[str]:
+    names, action, inside, payload = (event.keys(), *map(event.get, ("action", "metadata", "payload")))
+
+    def has_any(marks: tuple[tuple[str, ...], ...]) -> bool:
+        return any(names >= {*mark} for mark in marks)
+
+    def has_value(of: Any, *wanted: str) -> bool:
+        return isinstance(of, dict) and any(of.get(name) is not None for name in wanted)
+
+    canal = has_any(_CANAL)
+    letters = [*LETTERS]
+    is_bare = (
+        isinstance(payload, dict)
+        and payload.get("op") in letters
+        and not payload.keys().isdisjoint({"before", "after"})
+    )
+    is_heartbeat = names == {"ts_ms"} and type(event["ts_ms"]) is int
     marks = {
-        "debezium-json": _has_any(events, _DEBEZIUM)
-        | is_one_of(events.column("__op"), *LETTERS)
-        | _is_heartbeat(documents, events)
-        | _is_bare_payload(documents),
+        "debezium-json": has_any(_DEBEZIUM)
+        or event.get("__op") in letters
+        or is_heartbeat
+        or (names == {"payload"} and is_bare),
         "canal-json": canal,
-        "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all members of Maxwell's
-        "dms": _is_dms(events),
-        "wal2json": _is_wal2json(documents, events),
+        "maxwell-json": has_any(_MAXWELL) and not canal,  # Canal's messages have all members of Maxwell's
+        "dms": has_value(inside, "operation") and has_value(inside, "record-type", "table-name"),
+        # Transactions of version 1, changes of version 2, or events around them and around pgcopydb's messages.
+        "wal2json": isinstance(event.get("change"), list)
+        or (action in [*"IUDT"] and has_value(event, "table", "message"))
+        or (action in [*"BCMKEXPR"] and names <= _TRANSACTION_MEMBERS),
     }
-    has_op = np.any([events.column(name).has_value for name in USUAL_OP_COLUMNS], axis=0)
-    marks["rows"] = has_op & ~np.any(list(marks.values()), axis=0)
-    return tuple(name for name, mask in marks.items() if mask.any())
-
-
-def _has_any(events: Members, marks: tuple[tuple[str, ...], ...]) -> Mask:
-    found = np.zeros(len(events), np.bool_)
-    for names in marks:
-        found |= events.is_object & np.all([events.column(name).kind != kernels.MISSING for name in names], axis=0)
-    return found
-
-
-def _is_heartbeat(documents: Documents, events: Members) -> Mask:
-    """Objects with only `ts_ms`."""
-    every = scan_objects(documents, ("ts_ms",), learn=True)
-    result: Mask = events.is_object & every.of_names({"ts_ms"}) & every.column("ts_ms").of_kind(kernels.INT)
-    return result
-
-
-def _is_bare_payload(documents: Documents) -> Mask:
-    """Objects with only a `payload` that is an event."""
-    outer = scan_objects(documents, ("payload",), learn=True)
-    inner = scan_objects(outer.column("payload").documents(kernels.OBJECT), ("op", "before", "after"), learn=False)
-    has_image = (inner.column("before").kind != kernels.MISSING) | (inner.column("after").kind != kernels.MISSING)
-    result: Mask = outer.of_names({"payload"}) & is_one_of(inner.column("op"), *LETTERS) & has_image
-    return result
-
-
-def _is_dms(events: Members) -> Mask:
-    inside = scan_objects(
-        events.column("metadata").documents(kernels.OBJECT), ("record-type", "operation", "table-name"), learn=False
-    )
-    return inside.column("operation").has_value & (
-        inside.column("record-type").has_value | inside.column("table-name").has_value
-    )
-
-
-def _is_wal2json(documents: Documents, events: Members) -> Mask:
-    """Transactions of version 1, changes of version 2, or events around them and around pgcopydb's messages."""
-    action = events.column("action")
-    change = is_one_of(action, *"IUDT") & (events.column("table").has_value | events.column("message").has_value)
-    around = is_one_of(action, *"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
-        set(_TRANSACTION_MEMBERS)
-    )
-    return events.column("change").of_kind(kernels.ARRAY) | change | around
+    found = [name for name, is_marked in marks.items() if is_marked]
+    return found or ["rows"] * has_value(event, *USUAL_OP_COLUMNS)
 
 
 def _likely_formats_of_columns(raw: RawEvents, rows: pa.Table) -> tuple[str, ...]:
@@ -400,7 +371,7 @@ class DecodedFeed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it parses options, how it decodes, whether documents are text, and which belong together.
+    """A format: how it decodes, whether documents are text, and which belong together; its options are in `options.py`.
 
     Some formats may write decimals as base64 without declaring it.
 
@@ -412,7 +383,6 @@ class Format:
             messages that describe others, and transactions without changes.
     """
 
-    options: type[Any]
     decode: Callable[[RawEvents, Any], Events]
     is_text: bool = True
     complete: Callable[..., Complete | None] | None = None
@@ -428,24 +398,19 @@ _OF_MESSAGES = (*_OF_REGISTRIES, "schema_id_bytes")
 
 FORMATS: Mapping[str, Format] = {
     "debezium-json": Format(
-        DebeziumJsonOptions,
         decode_debezium,
         may_write_base64=True,
         of_documents=("tombstones", "objects", *_OF_REGISTRIES),
     ),
-    "debezium-avro": Format(
-        DebeziumMessageOptions, decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)
-    ),
-    "debezium-protobuf": Format(DebeziumMessageOptions, decode_debezium_protobuf, is_text=False, has_columns=False),
-    "canal-json": Format(CanalOptions, decode_canal, has_columns=False),
-    "maxwell-json": Format(MaxwellOptions, decode_maxwell, has_columns=False),
-    "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
-    "wal2json": Format(
-        Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False, accounts_for_all=False
-    ),
-    "pgoutput": Format(PgOutputOptions, decode_pgoutput, is_text=False, has_columns=False, accounts_for_all=False),
-    "mysql-rows": Format(MysqlRowsOptions, decode_mysql_rows, is_text=False, has_columns=False, accounts_for_all=False),
-    "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs, of_documents=("objects",)),
+    "debezium-avro": Format(decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)),
+    "debezium-protobuf": Format(decode_debezium_protobuf, is_text=False, has_columns=False),
+    "canal-json": Format(decode_canal, has_columns=False),
+    "maxwell-json": Format(decode_maxwell, has_columns=False),
+    "dms": Format(decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
+    "wal2json": Format(decode_wal2json, complete=complete_transactions, has_columns=False, accounts_for_all=False),
+    "pgoutput": Format(decode_pgoutput, is_text=False, has_columns=False, accounts_for_all=False),
+    "mysql-rows": Format(decode_mysql_rows, is_text=False, has_columns=False, accounts_for_all=False),
+    "rows": Format(decode_rows, complete=complete_pairs, of_documents=("objects",)),
 }
 
 
@@ -457,12 +422,12 @@ def complete_events_of(name: str | None, options: Mapping[str, Any]) -> Complete
     """
     if name is None:
         return None  # decoding refuses the events
-    chosen = lookup(name)
-    if issubclass(chosen.options, DebeziumOptions):
+    chosen, own = lookup(name), OPTIONS[full_name(name)]
+    if issubclass(own, DebeziumOptions):
         return partial(_complete_moves, FeedConfig(format=name, options=options, tables=()))
     if chosen.complete is None:
         return None
-    complete = partial(chosen.complete, options=parse_options(chosen.options, options))
+    complete = partial(chosen.complete, options=parse_options(own, options))
     return lambda events: complete(events if isinstance(events, pa.Table) else with_plain_names(events))
 
 
@@ -584,48 +549,45 @@ class ScannedFeed:
         return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
 
     def _origins(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
-        """The topic or folder of each table of the feed that was taken so far.
-
-        Raises:
-            SourceError: a second one has events of the same table.
-        """
-        events, places = self.events, self.raw.source_file
-        taken = np.flatnonzero(taken_by >= 0)
-        files = np.asarray(places.indices)[events.raw[taken]].astype(np.int64)
-        pairs = events.table_of[taken].astype(np.int64) * (len(places.dictionary) + 1) + files
-        pairs = np.unique(pairs[np.diff(pairs, prepend=-1) != 0])
-        found = dict(feed.decided.origins)
-        for code, file in (divmod(pair, len(places.dictionary) + 1) for pair in pairs.tolist()):
-            name, origin = events.tables[code], origin_of(feed.origin, places.dictionary[file].as_py())
-            if (first := found.setdefault(name, origin)) != origin:
-                what = f"events of {name}" if name else "events that name no table"
-                raise SourceError(
-                    f"{feed.origin}s {first} and {origin} both have {what}, which would become one mirror: give each an entry "
-                    f"with a source of its own, or set merge_{feed.origin}s: true if they are parts of one table"
-                )
-        return found
+        """The topic or folder of each table of the feed that was taken so far; see `_one_each`."""
+        places = self.raw.source_file
+        files = np.asarray(places.indices)[self.events.raw]
+        names = [origin_of(feed.origin, place) for place in places.dictionary.to_pylist()]
+        what = (
+            f"{feed.origin}s {{}} and {{}} both have {{}}, which would become one mirror: give each an entry with a source of its own, "
+            f"or set merge_{feed.origin}s: true if they are parts of one table"
+        )
+        return self._one_each(feed.decided.origins, np.where(taken_by >= 0, files, -1), names, what)
 
     def _servers(self, feed: FeedConfig, taken_by: NDArray[np.int64]) -> Mapping[str, str]:
-        """The server of each table of the feed that was taken so far, as its events state it.
+        """The server of each table of the feed that was taken so far, as its events state it; see `_one_each`."""
+        if self.events.servers is None:
+            return feed.decided.servers
+        codes, names = codes_of(self.events.servers())
+        what = (
+            "the connectors {} and {} (source.name) both have {}, which would become one mirror: give each an entry with a source of "
+            f"its own; or set {feed.one_server}: true among its settings, if they are parts of one table or the connector was given "
+            "another name"
+        )
+        return self._one_each(feed.decided.servers, np.where(taken_by >= 0, codes, -1), names, what)
+
+    def _one_each(
+        self, known: Mapping[str, str], codes: NDArray[np.int64], names: Sequence[str], what: str
+    ) -> Mapping[str, str]:
+        """The only place that has events of each table so far, from `known` ones and the name of that of each event; -1 for none.
 
         Raises:
-            SourceError: a second one has events of the same table.
+            SourceError: a second one has events of the same table; `what` says it of both and of their events.
         """
-        events, found = self.events, dict(feed.decided.servers)
-        codes, servers = codes_of(pa.nulls(0, pa.string()) if events.servers is None else events.servers())
-        if not servers:
-            return found
-        is_known = (taken_by >= 0) & (codes >= 0)
-        pairs = np.flatnonzero(np.bincount(events.table_of[is_known].astype(np.int64) * len(servers) + codes[is_known]))
-        for code, server in (divmod(pair, len(servers)) for pair in pairs.tolist()):
-            name, stated = events.tables[code], servers[server]
-            if (first := found.setdefault(name, stated)) != stated:
-                what = f"events of {name}" if name else "events that name no table"
-                raise SourceError(
-                    f"the connectors {first} and {stated} (source.name) both have {what}, which would become one mirror: give each an "
-                    f"entry with a source of its own; or set {feed.one_server}: true among its settings, if they are parts of one table or "
-                    "the connector was given another name"
-                )
+        given = np.flatnonzero(codes >= 0)
+        pairs = self.events.table_of[given].astype(np.int64) * (len(names) + 1) + codes[given]
+        pairs = np.unique(pairs[np.diff(pairs, prepend=-1) != 0])
+        found = dict(known)
+        for code, at in (divmod(pair, len(names) + 1) for pair in pairs.tolist()):
+            table = self.events.tables[code]
+            if (first := found.setdefault(table, names[at])) != names[at]:
+                both = f"events of {table}" if table else "events that name no table"
+                raise SourceError(what.format(first, names[at], both))
         return found
 
     def _ordered(self, rows: NDArray[np.int64], table: TableFeed) -> tuple[NDArray[np.int64], Events, Rejected]:
@@ -654,8 +616,9 @@ def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
     if chosen is None:
         name = sniff(raw)
         raise ConfigError(f"the source names no format: its events look like {name}, so add format: {name}")
-    options = parse_options(chosen.options, feed.options)
-    _check_options(chosen, options, raw)
+    name = full_name(feed.format)
+    options = parse_options(OPTIONS[name], feed.options)
+    _check_options(name, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
     events = chosen.decode(readable, options)
     if chosen.accounts_for_all:
@@ -721,7 +684,7 @@ def other_format(raw: RawEvents, name: str | None) -> str | None:
     if name is None or not raw.num_events:
         return None
     try:
-        found = sniff(_with_plain_names(raw))
+        found = sniff(raw)
     except SourceError:
         return None
     return None if FORMATS[found] is lookup(name) else found
@@ -732,21 +695,20 @@ def _with_plain_names(raw: RawEvents) -> RawEvents:
     return raw if documents is raw.documents and keys is raw.keys else replace(raw, documents=documents, keys=keys)
 
 
-def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:
+def _check_options(name: str, options: Any, raw: RawEvents) -> None:
     """Reject files that a format does not support, and options that have no effect for these files.
 
     Raises:
         ConfigError: names the first of the options.
         SourceError: the format only supports JSON.
     """
-    in_columns = raw.rows is not None
-    name = next(name for name, known in FORMATS.items() if known is chosen)
+    in_columns, chosen = raw.rows is not None, FORMATS[name]
     if in_columns and not chosen.has_columns:
         raise SourceError(
             f"format {name} is JSON, and the files are CSV, Parquet or Avro: format: rows, dms or debezium"
         )
     for option in chosen.of_documents if in_columns else chosen.of_columns:
-        default = next(f for f in fields(chosen.options) if f.name == option).default
+        default = next(f for f in fields(options) if f.name == option).default
         if getattr(options, option) != default:
             files, others = (
                 ("CSV, Parquet and Avro files", "messages") if in_columns else ("JSON", "CSV, Parquet and Avro files")

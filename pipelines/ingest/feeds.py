@@ -278,7 +278,7 @@ class Feed:
                 servers=decided.servers if self.one_server else {},
             ),
             tables=tuple(
-                _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
+                table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
                 for name, table in self.tables.items()
             ),
             is_open=bool(self.patterns),
@@ -496,13 +496,14 @@ def with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
 
-def _table_feed(
+def table_feed(
     name: str,
     config: TableConfig,
-    table: "TableIngest | None",
-    found_for: str | None,
-    encodings: Mapping[str, str],
+    table: "TableIngest | None" = None,
+    found_for: str | None = None,
+    encodings: Mapping[str, str] | None = None,
 ) -> TableFeed:
+    """What a decoder must know of a table; `found_for` is the table of the feed for which a pattern created it."""
     return TableFeed(
         name=name,
         source_table=config.source_table or found_for,
@@ -512,7 +513,7 @@ def _table_feed(
         identity_full=config.identity == "full",
         types=config.types,
         encodings=config.encodings,
-        known_encodings=encodings,
+        known_encodings=encodings or {},
         known_types={} if table is None else table.known_types,
         order_by=config.order_by,
         include=config.include,

@@ -31,7 +31,7 @@ from nevermore.pipelines.decode.batches import (
     Rejected,
     key_texts,
 )
-from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
+from nevermore.pipelines.decode.feed import POSITION, FeedConfig, TableFeed
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SchemaConflictError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
@@ -41,13 +41,12 @@ from nevermore.pipelines.iceberg.positions import summary_properties
 from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import check_key
-from nevermore.pipelines.ingest.feeds import Feed
+from nevermore.pipelines.ingest.feeds import table_feed
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.ingest.spark_run import FrameRows
 from nevermore.pipelines.ingest.table_ingest import PendingChanges, TableIngest, changed_columns
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import apply_changes
-from nevermore.pipelines.sources.file_changes import Listing
 from nevermore.pipelines.sources.table_position import parse_position
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, arrow_type
@@ -178,7 +177,7 @@ def create(config: Config, name: str, schema: Any) -> None:
     def attempt() -> None:
         with closing(TableIngest(catalog, name, settings, TableReport(name))) as table:
             table.start()
-            feed = _table_feed(name, settings)
+            feed = table_feed(name, settings)
             _wanted(feed, columns.names, "d")
             row = _Decoder(feed, "c", None).changes(nothing, 1, "the data")
             if odd := [f.name for f in row.row_type if pa.types.is_null(f.type)]:
@@ -299,7 +298,7 @@ class _Batch:
 
     def add_to(self, table: TableIngest, before: BatchPosition) -> None:
         """Commit the batch."""
-        position, feed = before.after(self.name), _table_feed(table.name, table.config, table)
+        position, feed = before.after(self.name), table_feed(table.name, table.config, table)
         if isinstance(self.rows, FrameRows) and self.where is None:
             changes = self.rows.changes(_Decoder(feed, self.op, self.name), feed.order_by)
             if self.keep is None:
@@ -363,7 +362,7 @@ class _Batch:
         scan = open_current(mirror).scan().select([name for name in columns if name != DELETED]).where(where)
         if DELETED in columns:
             scan = scan.where(f"not coalesce({DELETED}, false)")
-        feed = _table_feed(table.name, table.config, table)
+        feed = table_feed(table.name, table.config, table)
         as_named = replace(feed, rename={}, cast={}, types={}, include=(), exclude=())
         for batch in scan.to_batches():
             yield _Decoder(as_named, "d", self.name).changes(pa.Table.from_batches([batch]), 1, "the table")
@@ -410,10 +409,6 @@ def _matching(where: "str | Expr", table: TableIngest, changes: ChangeBatch) -> 
             f"{'; '.join(texts)}: leave them out, or upsert them; nothing was written"
         )
     return changes
-
-
-def _table_feed(name: str, config: TableConfig, *running: TableIngest) -> TableFeed:
-    return Feed(config.source, {name: config}, (name,), Listing(())).config(running, Decided()).tables[0]
 
 
 def _keys(changes: pa.Table) -> list[pa.Array]:

@@ -24,7 +24,15 @@ from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan.value_kernels import require
-from nevermore.pipelines.sources.file_documents import Chunks, FilePiece, Piece, advanced_to, end_of, of_file
+from nevermore.pipelines.sources.file_documents import (
+    Chunks,
+    FilePiece,
+    Piece,
+    advanced_to,
+    end_of,
+    from_spans,
+    of_file,
+)
 from nevermore.pipelines.sources.file_options import FileOptions, Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
 from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
@@ -188,7 +196,8 @@ def read_records(data: pa.Buffer, dialect: Dialect, first: int, max_rows: int, *
     begins, ends, widths, status = (array[is_record] for array in (begins, ends, widths, status))
     numbers = first + np.arange(len(ends), dtype=np.int64)
     good = (status == GOOD) & (widths == len(dialect.names))
-    table = _parsed(data.slice(0, used) if good.all() else _gathered(view, begins[good], ends[good]), dialect)
+    chosen = data.slice(0, used) if good.all() else from_spans(data, begins[good], ends[good]).buffers()[2]
+    table = _parsed(chosen, dialect)
     if table.num_rows != int(good.sum()):
         raise SourceError(f"CSV whose records cannot be separated after record {first}: check delimiter and quotes")
     table, garbled = _as_text(table)
@@ -255,14 +264,6 @@ def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
         columns.append(array)
         garbled |= bad
     return pa.table(columns, names=table.column_names), garbled
-
-
-def _gathered(view: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Buffer:
-    """The bytes of some records, concatenated."""
-    marks = np.zeros(len(view) + 1, np.int8)
-    np.add.at(marks, begins, 1)
-    np.add.at(marks, ends, -1)
-    return pa.py_buffer(view[np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)])
 
 
 def _rejected(found: list[tuple[int, str, bytes]]) -> Rejected:

@@ -278,8 +278,8 @@ def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray,
     value_start = np.where(keyed, found + len(separator), line_end)
     nothing = value_start == line_end
     none = ~keyed | (nothing & (found == offsets[:-1]))
-    keys = _from_spans(data, offsets[:-1], np.where(keyed, found, offsets[1:]).astype(np.int32))
-    values = _from_spans(data, value_start.astype(np.int32), np.where(nothing, line_end, offsets[1:]).astype(np.int32))
+    keys = from_spans(data, offsets[:-1], np.where(keyed, found, offsets[1:]).astype(np.int32))
+    values = from_spans(data, value_start.astype(np.int32), np.where(nothing, line_end, offsets[1:]).astype(np.int32))
     return _null_where(values, nothing), keys, none
 
 
@@ -309,7 +309,7 @@ def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, b
         raise lost_events(
             f"{found} messages of {size} bytes after message {first - 1} take {reached} bytes of the file"
         )
-    documents = _from_spans(
+    documents = from_spans(
         data, spans[:, 0].astype(np.int32), np.where(given, spans[:, 1], spans[:, 0]).astype(np.int32)
     )
     numbers = np.arange(first, first + found, dtype=np.int64)
@@ -344,9 +344,9 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
             rejected = _refused(rest, number, one, NO_PAIRS if is_broken else NO_VALUE)
             may_grow = num_whole >= len(spans) - 1
         begins, ends = begins[:paired], ends[:paired]
-        keys = _from_spans(data, begins[0::2], ends[0::2])
+        keys = from_spans(data, begins[0::2], ends[0::2])
         begins, ends = begins[1::2], ends[1::2]
-    documents = _from_spans(data, begins, ends)
+    documents = from_spans(data, begins, ends)
     numbers = np.arange(1, len(documents) + 1, dtype=np.int64)
     lines = max(len(documents), already)
     return Piece(documents, keys, numbers, len(view), lines, rejected=rejected, may_grow=may_grow).slice(already)
@@ -392,7 +392,7 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
     return spans, len(spans) if num_whole is None else num_whole
 
 
-def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:
+def from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:
     """A binary array of spans that need not be adjacent; the bytes between them are removed."""
     view = np.frombuffer(data, np.uint8)
     lengths = ends - begins

@@ -13,11 +13,11 @@ from nevermore.scan_core.metadata.avro_container import read_blocks as read_bloc
 from nevermore.scan_core.metadata.avro_container import read_file_header as read_file_header
 from nevermore.scan_core.metadata.avro_container import read_header as read_header
 from nevermore.scan_core.metadata.avro_values import AvroReader as AvroReader
+from nevermore.scan_core.metadata.avro_values import AvroType as AvroType
 from nevermore.scan_core.metadata.avro_values import Wanted as Wanted
 from nevermore.scan_core.metadata.avro_values import WideValuesError as WideValuesError
 from nevermore.scan_core.metadata.avro_values import parse_record as parse_record
 from nevermore.scan_core.metadata.avro_values import read_metadata_rows as read_metadata_rows
-from nevermore.scan_core.metadata.avro_values import union_members as union_members
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST as DATA_MANIFEST
 from nevermore.scan_core.metadata.manifest_list import ManifestFile as ManifestFile
 from nevermore.scan_core.metadata.manifest_list import snapshot_manifests as snapshot_manifests

@@ -289,7 +289,9 @@ class _Parser:
                 case "record":
                     fields = self.fields(schema, depth)
                     least = sum(f.type.min_bytes for f in fields)
-                    return AvroType("record", pa.struct([f.arrow() for f in fields]), least, parts=fields)
+                    return AvroType(
+                        "record", pa.struct([f.arrow() for f in fields]), least, parts=fields, schema=schema
+                    )
                 case "enum":
                     symbols = schema.get("symbols")
                     if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):

@@ -13,6 +13,7 @@ import pytest
 from nevermore.pipelines.decode.batches import RawEvents, from_documents
 from nevermore.pipelines.decode.feed import options_of
 from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.formats.options import OPTIONS
 from nevermore.pipelines.formats.registry import FORMATS
 from nevermore.pipelines.sources.file_options import FileOptions
 from nevermore.pipelines.sources.files import discover
@@ -95,7 +96,7 @@ def test_options_of_formats_are_refused_where_they_mean_nothing(name: str, *, in
         raw = RawEvents(**{**raw.__dict__, "documents": None, "rows": table})
     refused, names = (
         set(),
-        {f.name for f in fields(FORMATS[name].options)} - ({"objects"} if name == "debezium-avro" else set()),
+        {f.name for f in fields(OPTIONS[name])} - ({"objects"} if name == "debezium-avro" else set()),
     )
     for option in names:
         value = "text" if option == "objects" and name in {"rows", "debezium-json"} else GIVEN[option]
@@ -131,7 +132,7 @@ WRONG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", [FileOptions, *{known.options: None for known in FORMATS.values()}])
+@pytest.mark.parametrize("kind", [FileOptions, *dict.fromkeys(OPTIONS.values())])
 def test_every_option_of_another_type_is_refused_without_its_value(kind: type) -> None:
     for option in fields(kind):
         with pytest.raises(ConfigError, match=f"^{option.name} must be ") as refused:
