@@ -4,7 +4,7 @@ Also converts values to another type where nothing is lost, and truncates times 
 counts them. JSON spans are converted in `json_columns.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 
 import numpy as np
@@ -68,7 +68,7 @@ def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
     if wanted.encoding is Encoding.SCALED and pa.types.is_struct(held):
         return _scaled(array, wanted)
     if pa.types.is_struct(arrow) and pa.types.is_struct(held):
-        return _structs(array, wanted)
+        return _structs(array, arrow, lambda part, at: decode(part, wanted.members[at][1]), is_whole=False)
     if pa.types.is_map(arrow) and pa.types.is_map(held):
         return _maps(array, wanted)
     if pa.types.is_list(arrow) and _is_list(held):
@@ -119,24 +119,33 @@ def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
     return values, np.asarray(array.is_valid()) & ~np.asarray(values.is_valid())
 
 
-def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:
-    members = array.flatten()
+def _structs(
+    array: pa.StructArray, arrow: pa.StructType, convert: Callable[[pa.Array, int], Decoded], *, is_whole: bool
+) -> Decoded:
+    """Structs with converted members; one is wrong if a member is, and with `is_whole` if it has another one.
+
+    Args:
+        array: the structs.
+        arrow: their type afterwards.
+        convert: converts a member, which may be missing, to that of this number.
+        is_whole: whether the type must have all members.
+    """
+    held = {field.name: member for field, member in zip(array.type, array.flatten(), strict=True)}
     bad = np.zeros(len(array), np.bool_)
     arrays = []
-    for name, member in wanted.members:
-        at = array.type.get_field_index(name)
-        part, wrong = (pa.nulls(len(array), member.arrow), np.False_) if at < 0 else decode(members[at], member)
+    for number, field in enumerate(arrow):
+        part, wrong = convert(held.pop(field.name, pa.nulls(len(array))), number)
         arrays.append(part)
         bad |= wrong
-    fields = list(wanted.arrow)
+    for member in held.values() if is_whole else ():
+        bad |= np.asarray(member.is_valid())
     valid = np.asarray(array.is_valid()) & ~bad
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow), mask=null_mask(valid)), bad
 
 
 def _lists(array: pa.Array, wanted: ValueType) -> Decoded:
     array = array.cast(pa.list_(array.type.value_type)) if not pa.types.is_list(array.type) else array
-    values, wrong = decode(array.values, wanted.members[0][1])
-    return _of_elements(array, values, wrong, wanted.arrow)
+    return _of_elements(array, *decode(array.values, wanted.members[0][1]), wanted.arrow)
 
 
 def _of_elements(array: pa.ListArray, values: pa.Array, wrong: Mask, arrow: pa.DataType) -> Decoded:
@@ -252,9 +261,9 @@ def fitted(array: pa.Array, arrow: pa.DataType) -> Decoded:
     if held == arrow or pa.types.is_null(held):
         return array.cast(arrow), np.zeros(len(array), np.bool_)
     if pa.types.is_struct(held) and pa.types.is_struct(arrow):
-        return _fit_structs(array, arrow)
+        return _structs(array, arrow, lambda part, at: fitted(part, arrow.field(at).type), is_whole=True)
     if pa.types.is_list(held) and pa.types.is_list(arrow):
-        return _fit_lists(array, arrow)
+        return _of_elements(array, *fitted(array.values, arrow.value_type), arrow)
     if is_number(held) and is_number(arrow):
         return _numbers(array, arrow)
     is_midnight = pa.types.is_date(held) and pa.types.is_timestamp(arrow) and arrow.tz is None
@@ -287,27 +296,6 @@ def _numbers(array: pa.Array, arrow: pa.DataType) -> Decoded:
     if pa.types.is_floating(held):
         bad &= ~true_mask(pc.is_nan(array)) | ~np.asarray(values.is_valid())
     return _without(values, bad), bad
-
-
-def _fit_structs(array: pa.StructArray, arrow: pa.StructType) -> Decoded:
-    members = {array.type.field(i).name: member for i, member in enumerate(array.flatten())}
-    fields = list(arrow)
-    bad = np.zeros(len(array), np.bool_)
-    arrays = []
-    for field in fields:
-        part, wrong = fitted(members.get(field.name, pa.nulls(len(array), pa.null())), field.type)
-        arrays.append(part)
-        bad |= wrong
-    for name, member in members.items():
-        if arrow.get_field_index(name) < 0:
-            bad |= np.asarray(member.is_valid())
-    valid = np.asarray(array.is_valid()) & ~bad
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
-
-
-def _fit_lists(array: pa.ListArray, arrow: pa.ListType) -> Decoded:
-    values, wrong = fitted(array.values, arrow.value_type)
-    return _of_elements(array, values, wrong, arrow)
 
 
 def _without(array: pa.Array, mask: Mask) -> pa.Array:

@@ -25,6 +25,7 @@ from nevermore.pipelines.decode.casting import cast_each
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan.value_kernels import require
 from nevermore.pipelines.sources.file_documents import (
+    SNIFFED_BYTES,
     Chunks,
     FilePiece,
     Piece,
@@ -35,7 +36,6 @@ from nevermore.pipelines.sources.file_documents import (
 )
 from nevermore.pipelines.sources.file_options import FileOptions, Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
-from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
 from nevermore.scan_core import Mask
 from nevermore.scan_core.native import kernel
 

@@ -18,17 +18,21 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode.avro import AVRO_SCHEMA, AvroReader, reader_of
 from nevermore.pipelines.decode.batches import Rejected, lost_events
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.jsonscan import object_kernels
-from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.sources.csv_file import read_csv
 from nevermore.pipelines.sources.file_documents import (
+    SNIFFED_BYTES,
+    SPACE,
     Chunks,
     FilePiece,
     Piece,
+    Undecided,
     advanced_to,
     after_last_newline,
+    comment_length,
     end_of,
+    is_complete,
     of_file,
+    sniff_layout,
     split_documents,
     split_frames,
     split_keys,
@@ -37,7 +41,6 @@ from nevermore.pipelines.sources.file_documents import (
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, is_quiet, open_file
 from nevermore.pipelines.sources.file_options import EVENT_SHARE, FileOptions, Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
-from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES, SPACE, Undecided, comment_length, sniff_layout
 from nevermore.pipelines.workers import ahead
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import ByteRanges
@@ -352,7 +355,7 @@ def _read_documents(
     piece = split_documents(data, layout, known.lines)
     pending, lines = chunks.seekable and piece.may_grow, piece.lines
     if layout is not Layout.KEYED_DOCUMENTS:
-        pending = bool(len(piece.documents)) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
+        pending = bool(len(piece.documents)) and chunks.seekable and not is_complete(piece.documents[-1].as_py())
         lines -= pending
     known = replace(known, layout=layout.value if lines else "", waiting=False)
     if pending and not options.report_incomplete:
@@ -438,18 +441,8 @@ def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
     if layout is Layout.KEYED_LINES:
         values, _, none = split_keys(pa.array([rest], pa.binary()), separator)
         # without a newline, a value may still follow the separator
-        return bool(none[0]) or not values[0].is_valid or not _is_complete(values[0].as_py())
-    return not _is_complete(rest)
-
-
-def _is_complete(document: bytes | None) -> bool:
-    if document is None:
-        return True
-    data = np.frombuffer(document, np.uint8)
-    spans = np.zeros((2, 2), np.int64)
-    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
-    found, reached = object_kernels.split_documents(data, 0, len(data), spans, stack, False)
-    return bool(found == 1 and reached == len(data))
+        return bool(none[0]) or not values[0].is_valid or not is_complete(values[0].as_py())
+    return not is_complete(rest)
 
 
 MAPPED_BYTES = 4 * 1024**2

@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, SourceBatch, lost_events
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep, overtaken
-from nevermore.pipelines.sources.file_documents import FilePiece
+from nevermore.pipelines.sources.file_documents import SNIFFED_BYTES, FilePiece
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
 from nevermore.pipelines.sources.file_options import STOP, FileOptions
 from nevermore.pipelines.sources.file_position import FilePosition, ReadFile
 from nevermore.pipelines.sources.file_reader import is_compressed, read_file, unreadable_rest
-from nevermore.pipelines.sources.layout_detection import SNIFFED_BYTES
 from nevermore.pipelines.workers import ahead, num_threads
 
 _log = logging.getLogger(__name__)
@@ -90,10 +89,6 @@ class _Pending:
     rows: int = 0
     size: int = 0
 
-    @property
-    def has_events(self) -> bool:
-        return self.rows > 0 or any(p.rejected.num_rows for p in self.pieces)
-
     def add(self, piece: FilePiece) -> None:
         self.pieces.append(piece)
         self.rows += len(piece.piece.offsets)
@@ -133,25 +128,28 @@ def gather(
     cutting = _Cutting(complete)
     account = _Account()
     reading = account.counted(pieces)
+
+    def usable(following: FilePiece | None = None, *, is_end: bool = False) -> Iterator[Gathered]:
+        """What may be applied of the pending events, if any."""
+        nonlocal pending
+        continues = cutting.is_within_transaction
+        done, pending = cutting.cut(pending, is_end=is_end)
+        if done.pieces:
+            yield account.close(_batch(done, cutting.end, continues=continues), pending, following)
+
     while True:
         try:
             piece = next(reading, None)
         except SourceError:
             # everything before an unreadable file is applied first
-            continues = cutting.is_within_transaction
-            done, left = cutting.cut(pending)
-            if done.has_events:
-                yield account.close(_batch(done, cutting.end, continues=continues), left)
+            yield from usable()
             raise
         if piece is None:
             break
         count = len(piece.piece.offsets)
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):
-            continues = cutting.is_within_transaction
-            done, pending = cutting.cut(pending)
-            if done.pieces:
-                yield account.close(_batch(done, cutting.end, continues=continues), pending, piece)
+            yield from usable(piece)
             # the transaction has no end yet: kept for the next batch, it would exceed the limits or mix columns
             is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
             if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
@@ -160,12 +158,9 @@ def gather(
                 yield account.close(_batch(pending, end, continues=continues), _Pending(), piece)
                 pending = _Pending()
         pending.add(piece)
-    continues = cutting.is_within_transaction
-    done, left = cutting.cut(pending, is_end=True)
-    if done.pieces:
-        yield account.close(_batch(done, cutting.end, continues=continues), left)
-    if files := cutting.unfinished(left):
-        yield Gathered(None, files, waiting=cutting.waiting(left))
+    yield from usable(is_end=True)
+    if files := cutting.unfinished(pending):
+        yield Gathered(None, files, waiting=cutting.waiting(pending))
 
 
 class _Cutting:
