@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
+from nevermore.pipelines.config.document import wrong_value
 from nevermore.pipelines.decode.value_types import InfiniteDates
 from nevermore.pipelines.errors import ConfigError
 
@@ -20,23 +22,6 @@ ORDER = "source_order"
 """Column of changes: their place in the configured order (`order_by`), as text; present only with `order_by`."""
 
 T = TypeVar("T")
-_WORDS: Mapping[Any, str] = {
-    str: "text",
-    int: "a whole number",
-    bool: "true or false",
-    tuple: "a list of texts",
-    Mapping: "a mapping of texts",
-}
-_KINDS: Mapping[type, str] = {
-    NoneType: "nothing",
-    str: "text",
-    bool: "a truth value",
-    int: "a number",
-    float: "a number with a fraction",
-    list: "a list of other values",
-    dict: "a mapping of other values",
-}
-_TRUTH = {"true": True, "false": False}
 
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
@@ -47,42 +32,21 @@ def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     Raises:
         ConfigError: a value of another type. It is not shown, because it may be secret.
     """
-    hints = get_type_hints(kind)
     values = {}
     for name, value in given.items():
-        wanted = [_plain(part) for part in _parts(hints[name]) if part is not NoneType]
-        found = _read(value, wanted)
-        if found is None and (value is not None or NoneType not in _parts(hints[name])):
-            words = " or ".join(_WORDS[part] for part in wanted)
-            hint = "; write it in quotes" if str in wanted and isinstance(value, int | float) else ""
-            raise ConfigError(f"{name} must be {words}, not {_KINDS.get(type(value), type(value).__name__)}{hint}")
-        values[name] = found
+        reader = _readers(kind)[name]  # type: ignore[arg-type] # types can be hashed
+        plain = tuple(value) if isinstance(value, list) else value
+        try:
+            is_text = isinstance(plain, str)
+            values[name] = reader.validate_strings(plain) if is_text else reader.validate_python(plain, strict=True)
+        except ValidationError as error:
+            raise ConfigError(f"{name} {wrong_value(error.errors(), may_show=False)}") from None
     return kind(**values)
 
 
-def _parts(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _plain(hint: Any) -> Any:
-    origin = get_origin(hint)
-    return hint if origin is None else tuple if origin is tuple else Mapping
-
-
-def _read(value: Any, wanted: list[Any]) -> Any:
-    """The value as one of the types; None if it is of none of them."""
-    if isinstance(value, bool):
-        return value if bool in wanted else None
-    if isinstance(value, list | tuple):
-        return tuple(value) if tuple in wanted and all(isinstance(part, str) for part in value) else None
-    if isinstance(value, Mapping):
-        texts = all(isinstance(part, str) for pair in value.items() for part in pair)
-        return value if Mapping in wanted and texts else None
-    if not isinstance(value, str) or str in wanted:
-        return value if type(value) in wanted else None
-    if int in wanted and value.strip().isdecimal():
-        return int(value)
-    return _TRUTH.get(value.strip().lower()) if bool in wanted else None
+@cache
+def _readers(kind: type) -> "Mapping[str, TypeAdapter[Any]]":
+    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,9 +126,9 @@ def test_debezium_avro_has_no_option_for_undeclared_objects() -> None:
 WRONG: dict[str, Any] = {
     "text": [5, 1.5, True, ["a"], {"a": "b"}],
     "a whole number": ["x", 1.5, True, None, [1]],
-    "true or false": ["yes", 1, None, []],
-    "a list of texts": ["a", 5, [5], [None], {"a": "b"}],
-    "a mapping of texts": ["a", 5, ["a"], {"a": 1}, {1: "a"}],
+    "true or false": ["perhaps", 1, None, []],
+    "a name, or a list of names: [a, b]": ["a", 5, [5], [None], {"a": "b"}],
+    "a mapping, with one `name: value` per line": ["a", 5, ["a"], {"a": 1}, {1: "a"}],
 }
 
 
@@ -141,7 +141,7 @@ def test_every_option_of_another_type_is_refused_without_its_value(kind: type) -
         for value in WRONG[words]:
             if (option.name, value) == ("comments", "a") or (value is None and option.default is None):
                 continue
-            with pytest.raises(ConfigError, match=f"^{option.name} must be {words}, not "):
+            with pytest.raises(ConfigError, match=f"^{option.name} must be .*, not the value given"):
                 options_of(kind, {option.name: value})
 
 
