@@ -25,7 +25,6 @@ from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.running import ProcessLock
 from nevermore.scan_core.model.snapshot import FileFormat
 from nevermore.scan_core.model.statistics import ColumnStatistics
-from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.plan.file_pruner import file_statistics
 from nevermore.scan_core.plan.planner import ScanPlan
 from nevermore.scan_core.prune.verdicts import Match, domain_from_statistics
@@ -43,19 +42,11 @@ _COMPARABLE = (
 )
 
 
-class KeyTable(Protocol):
-    """The table that keys come from."""
-
-    @property
-    def metadata(self) -> TableMetadata:
-        """Its schemas, among other facts."""
-
-
 class KeyScan(Request, Protocol):
     """The part of a scan that another scan's keys need; `nevermore.scan_core.scan.Scan` is one."""
 
     @property
-    def table(self) -> KeyTable:
+    def table(self) -> Any:
         """The table that is read."""
 
     @property

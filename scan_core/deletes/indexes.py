@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -86,24 +86,11 @@ def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple
     return tuple(found)
 
 
-class Narrowing(Protocol):
-    """What makes keys of a delete set unnecessary, as some of its key columns show.
+Narrowing: TypeAlias = "Cover | DeleteNarrowing"
+"""What makes keys of a delete set unnecessary, as some of its key columns show.
 
-    The columns that it needs are read first, and others only for the keys that are left.
-    """
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """Positions of its columns among the key columns of the delete set."""
-        ...
-
-    def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
-        """False only if the statistics of its columns prove that no key of the delete file is needed."""
-        ...
-
-    def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:
-        """Which keys of a delete file are needed, by the values of its columns."""
-        ...
+The columns that it needs are read first, and others only for the keys that are left.
+"""
 
 
 def load_keys(
@@ -396,7 +383,7 @@ class Cover:
     index: EqualityIndex
 
     def may_keep(self, statistics: Sequence[ColumnStatistics | None], sequence_number: int) -> bool:
-        """False where it deletes every value between the bounds of its only column."""
+        """False only if no key of a delete file is needed: where it deletes every value between the bounds of its only column."""
         return len(statistics) != 1 or not covers_all(self.index, statistics[0], self._threshold(sequence_number))
 
     def keeps(self, columns: Sequence[pa.Array], sequence_number: int) -> Mask:

@@ -345,7 +345,19 @@ def _flat(kind: type[And] | type[Or], operands: list[BoundExpr]) -> BoundExpr:
         return neutral
     if absorbing in merged:
         return absorbing
-    return merged[0] if len(merged) == 1 else kind(merged)
+    if len(merged) == 1:
+        return merged[0]
+    return And(merged) if kind is And else _factored(merged)
+
+
+def _factored(operands: tuple[BoundExpr, ...]) -> BoundExpr:
+    """An OR. What all operands demand becomes a condition of its own, by which files and rows are excluded first."""
+    parts = [dict.fromkeys(o.operands if isinstance(o, And) else (o,)) for o in operands]
+    common = [part for part in parts[0] if all(part in other for other in parts)]
+    if not common or any(map(may_fail, operands)):
+        return Or(operands)
+    rest = [_flat(And, [part for part in own if part not in common]) for own in parts]
+    return _flat(And, [*common, _flat(Or, rest)])
 
 
 def _negate(node: BoundExpr) -> BoundExpr:

@@ -100,7 +100,7 @@ class OutputColumns:
             # and other survivors are copied batch by batch, which keeps one batch in memory instead of a second row group
             if (long_runs := self._long_runs(selection)) is not None:
                 base, bounds = All(row_count(selection)), long_runs
-            elif columns.is_of_whole_group:
+            elif columns.window is None:
                 base, bounds, is_whole = All(row_count(selection)), self._stretches(selection), False
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):

@@ -98,11 +98,6 @@ class LazyColumns:
         return other
 
     @property
-    def is_of_whole_group(self) -> bool:
-        """True if any row of the row group may be asked for."""
-        return self.window is None
-
-    @property
     def num_bytes(self) -> int:
         """Bytes held by decoded columns."""
         return sum(decoded.array.nbytes for decoded in self._decoded.values())

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +34,7 @@ from nevermore.scan_core.rows.selection import (
     refine,
     selected_count,
 )
-
-if TYPE_CHECKING:
-    from nevermore.scan_core.split.tasks import ScanContext
-
+from nevermore.scan_core.split.tasks import ScanContext
 
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""
@@ -66,20 +62,6 @@ _TRIED_OF_FILE = {Level.PAGES: 2_000_000, Level.BLOOM_FILTERS: 4}
 _TRIED_AGAIN = 16
 """A level that is off is tried again once in this many requests."""
 _MAX_REMEMBERED_RUNS = 64
-
-
-class Costed(Protocol):
-    """What ordering needs to know about a restriction."""
-
-    @property
-    def key(self) -> object:
-        """A key that is the same in every file."""
-        ...
-
-    @property
-    def first_guess(self) -> float:
-        """Relative cost as long as nothing is measured; lower runs first."""
-        ...
 
 
 @dataclass(slots=True)
@@ -119,12 +101,12 @@ class Adaptivity:
         self._measured = _copy(hint or {})
 
     @classmethod
-    def of(cls, context: "ScanContext") -> "Adaptivity":
+    def of(cls, context: ScanContext) -> "Adaptivity":
         """The order for a split of this scan."""
         text = "" if context.predicate is None else context.predicate.sql
         return cls(adaptive=True, hint_key=(context.table, hash(text)))
 
-    def order(self, steps: Sequence[Costed]) -> list[int]:
+    def order(self, steps: "Sequence[Restriction]") -> list[int]:
         """Indices of `steps`, in the order to run them.
 
         If some steps are measured, the others saw too few rows to matter and run last.
@@ -138,7 +120,7 @@ class Adaptivity:
 
         return sorted(range(len(steps)), key=rank)
 
-    def narrows(self, step: Costed, rows_left: int, num_rows: int, *, rereads_collection: bool = False) -> bool:
+    def narrows(self, step: "Restriction", rows_left: int, num_rows: int, *, rereads_collection: bool = False) -> bool:
         """Whether filtering columns to the remaining rows is cheaper than running the step on all `num_rows` rows.
 
         Rows that are dead already may be judged again: what a step says of them is not asked for. With
@@ -151,7 +133,7 @@ class Adaptivity:
             return True
         return rows_left * _COPY_COST < (num_rows - rows_left) * step.first_guess
 
-    def record(self, step: Costed, started: float, rows_in: int, rows_out: int) -> None:
+    def record(self, step: "Restriction", started: float, rows_in: int, rows_out: int) -> None:
         """Remember what a step cost since `started`, a reading of `perf_counter`, and how many rows it let through."""
         if not self._adaptive or rows_in < _MIN_ROWS:
             return

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -73,10 +72,6 @@ from nevermore.scan_core.rows.selection import (
     to_mask,
 )
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_COPIED_SHARE = 0.5
 """Above this share of rows, keys are read for all rows: other restrictions or the result may need them."""

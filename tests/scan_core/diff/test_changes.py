@@ -153,7 +153,7 @@ def test_v1_tables_are_compared_by_files(build: Callable[..., TableBuilder]) -> 
 
 
 def test_unreadable_column_is_named_only_if_rows_must_be_compared(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path / "t", [*COLUMNS, Column(3, "blob", "variant")], version=3)
+    table = TableBuilder(tmp_path / "t", [*COLUMNS, Column(3, "blob", "geometry")], version=3)
     data = table.data(rows(a=1, b=2), columns=COLUMNS)
     first = table.commit(data)
     second = table.commit(table.position_delete([(data, 0)]))

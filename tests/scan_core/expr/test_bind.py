@@ -67,6 +67,16 @@ def shown(filter_: str | Expr, **options: bool) -> list[str]:
         ("qty >= 1 and qty < 5 and qty > 0", ["qty >= 1 and qty < 5"]),
         ("qty = 1 or qty in (2, 3) or qty = 3", ["qty in (1, 2, 3)"]),
         ("not (qty > 5 and not ok)", ["qty <= 5 or ok"]),
+        # what all sides of an OR demand is a condition of its own, unless a side may fail
+        ("ok and qty = 1 or ok and big = 2", ["ok", "qty = 1 or big = 2"]),
+        (
+            "ok and qty = 1 and big = 2 or qty = 2 and ok or big = 7 and ok",
+            ["ok", "qty = 1 and big = 2 or qty = 2 or big = 7"],
+        ),
+        ("ok and qty = 1 or ok and qty = 2", ["ok", "qty in (1, 2)"]),
+        ("qty = 1 and big = 2 or qty = 1", ["qty = 1"]),
+        ("not (not ok or qty <> 1) or ok and big = 2 and qty < 5", ["ok", "qty = 1 or big = 2 and qty < 5"]),
+        ("ok and qty / 2 = 1 or ok and big = 2", ["ok and cast(qty as double) / 2.0D = 1.0D or ok and big = 2"]),
         ("not (qty > 5 or name like 'a%')", ["qty <= 5", "not name like 'a%'"]),
         ("1 = 1 and qty = 2 + 3", ["qty = 5"]),
         ("1 = 2 or qty = 5", ["qty = 5"]),
