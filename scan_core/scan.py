@@ -592,7 +592,7 @@ class Scan(ScanRequest):
         Raises:
             MissingPackageError: pandas is not installed.
         """
-        require_package("pandas", "to_pandas", "nevermore-iceberg[checks]")
+        require_package("pandas", "to_pandas", "pandas")
         return cast("pd.DataFrame", self.to_table().to_pandas(**options))
 
     def to_polars(self) -> "pl.DataFrame":

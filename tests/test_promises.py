@@ -134,13 +134,19 @@ def required_packages() -> set[tuple[str, str]]:
     return {(ast.literal_eval(given[0]), ast.literal_eval(given[-1])) for given in found}
 
 
+def installed_by(extra: str) -> set[str]:
+    """The packages of an extra, and of the extras that it includes."""
+    wanted = [Requirement(line) for line in PROJECT["optional-dependencies"][extra]]
+    within = (installed_by(other) for w in wanted if w.name == PROJECT["name"] for other in w.extras)
+    return {canonicalize_name(w.name) for w in wanted}.union(*within)
+
+
 def test_what_a_missing_package_says_to_install_has_it() -> None:
     owners = packages_distributions()
     assert len(required_packages()) >= 4
     for module, install in required_packages():
         extra = install.removeprefix("nevermore-iceberg[").rstrip("]")
-        lines = PROJECT["optional-dependencies"].get(extra, [install])
-        names = {canonicalize_name(Requirement(line).name) for line in lines}
+        names = installed_by(extra) if extra in PROJECT["optional-dependencies"] else {Requirement(install).name}
         assert names & {canonicalize_name(owner) for owner in owners[module.split(".")[0]]}, module
 
 
@@ -181,13 +187,6 @@ def test_every_extra_belongs_to_what_the_product_imports() -> None:
         if extra not in TOOLS and canonicalize_name(Requirement(line).name) not in known
     }
     assert extras == set()
-
-
-def installed_by(extra: str) -> set[str]:
-    """The packages of an extra, and of the extras that it includes."""
-    wanted = [Requirement(line) for line in PROJECT["optional-dependencies"][extra]]
-    within = (installed_by(other) for w in wanted if w.name == PROJECT["name"] for other in w.extras)
-    return {canonicalize_name(w.name) for w in wanted}.union(*within)
 
 
 @pytest.mark.parametrize("extra", ["ingest", "kafka", "mysql", "postgres"])

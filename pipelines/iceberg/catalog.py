@@ -56,7 +56,7 @@ def open_catalog(config: Config) -> "Catalog":
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
             raise ConfigError(f"{file} is not a regular file: specify the SQLite database in `catalog.uri`")
         file.parent.mkdir(parents=True, exist_ok=True)
-    require_package("pyiceberg", "a project", "nevermore-iceberg[catalogs]")
+    require_package("pyiceberg", "a project", "nevermore-iceberg[ingest]")
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
     again = Retrying(
