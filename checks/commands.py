@@ -1,7 +1,7 @@
 """The commands `check`, `publish` and `verify`, which compare tables with the reference and with checksums."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,12 +88,12 @@ def check(
     check_catalog(given)
     catalog = open_to_look(given)
     settings = expanded(given, catalog)
-    _check_choice(settings, tables or (), are_parts=bool(partition))
+    names = _chosen(settings, tables, only_mirrors=source, are_parts=bool(partition))
     for name in tables or ():
         if catalog is None or find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     passed = True
-    for name in tables or (*settings.tables, *(() if source else settings.published)):
+    for name in names:
         if source:
             from nevermore.checks.source_equality import mirror_equals_source
 
@@ -120,19 +120,6 @@ def check(
             _post_alert(alerts, name, result)
             _print_result(name, result, as_json=as_json)
     raise typer.Exit(0 if passed else 1)
-
-
-def _check_choice(settings: "Config", tables: Collection[str], *, are_parts: bool) -> None:
-    """Refuse tables that the config does not have, and partitions of anything but one published table."""
-    for name in tables:
-        if name not in settings.published:
-            settings.table(name)
-            if are_parts:
-                raise typer.BadParameter(
-                    f"--partition: {name} is a mirror, and only published tables are compared by partition"
-                )
-    if are_parts and len(tables) != 1:
-        raise typer.BadParameter("--partition: give the published table whose partitions are to be compared, just one")
 
 
 def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
@@ -252,11 +239,17 @@ def publish(
             typer.echo(f"{name}: left out, {reason}")
 
 
-def _chosen(settings: "Config", tables: Collection[str] | None) -> list[str]:
+def _chosen(
+    settings: "Config", tables: list[str] | None, *, only_mirrors: bool = False, are_parts: bool = False
+) -> list[str]:
+    """The tables that a command is about: all by default. Refuses others, and partitions of anything but one published table."""
     for name in tables or ():
         if name not in settings.published:
             settings.table(name)
-    return list(dict.fromkeys(tables or (*settings.tables, *settings.published)))
+    names = list(dict.fromkeys(tables or (*settings.tables, *(() if only_mirrors else settings.published))))
+    if are_parts and (tables != names[:1] or names[0] not in settings.published):
+        raise typer.BadParameter("--partition: give the published table whose partitions are to be compared, just one")
+    return names
 
 
 def report(

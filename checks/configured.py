@@ -39,7 +39,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.maintain.compact import MIN_NOTICED_SECONDS
 from nevermore.pipelines.maintain.debt import Debt, debt_of
-from nevermore.pipelines.publish.audit import CheckResult
+from nevermore.pipelines.publish.audit import CheckResult, StagedRows
 from nevermore.pipelines.publish.query import published_entry
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import MissingPackageError, Scan, ScanError, StructType, Table, TableMetadata, open_table
@@ -140,29 +140,18 @@ def published_results(
 
 
 def staged_results(
-    config: Config,
-    name: str,
-    opened: Table,
-    *,
-    snapshot_id: int,
-    base_id: int | None,
-    own: Callable[[Scan], Iterable[pa.RecordBatch]],
+    config: Config, staged: StagedRows, own: Callable[[Scan], Iterable[pa.RecordBatch]]
 ) -> list[CheckResult]:
-    """The results of the expectations of a published table for a snapshot that a run has staged.
+    """The results of the expectations of a published table for rows that a run has staged.
 
-    Args:
-        config: the project.
-        name: the published table.
-        opened: the table.
-        snapshot_id: the staged snapshot.
-        base_id: the snapshot before it; None if there is none.
-        own: the rows of a scan that the run has written: those that are checked row by row.
+    `own` gives the rows of a scan that the run has written: those that are checked row by row.
     """
-    entry = published_entry(config, name)
+    entry = published_entry(config, staged.name)
     if not entry.checks.has_expectations:
         return []
-    target = _Target(config, name, opened, entry.key, entry.checks, snapshot_id)
-    return [*_expected(target, _Staged(base_id, own), full=False).values()]
+    opened = open_table(staged.staged.table, options=config.scan_options)
+    target = _Target(config, staged.name, opened, entry.key, entry.checks, staged.staged.committed.snapshot_id)
+    return [*_expected(target, _Staged(staged.staged.base_id, own), full=False).values()]
 
 
 def kept_expectations(config: Config, name: str, opened: Table, key: tuple[str, ...]) -> KeptResults | None:
@@ -352,8 +341,7 @@ def slot_holds_little_log(config: Config, table: str) -> CheckResult:
     from nevermore.pipelines.sources.postgres.server import slot_of
 
     name, source = "slot_holds_little_log", config.tables[table].source
-    if not isinstance(source, PostgresSource):
-        return CheckResult(name, passed=True, details=[f"{table} is not read from a replication slot"])
+    assert isinstance(source, PostgresSource)  # noqa: S101 - no other source has this check
     try:
         slot = slot_of(source)
     except PipelineError as error:

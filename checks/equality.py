@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.checks.comparison import (
     MAX_OFFENDING_KEYS,
@@ -79,11 +78,7 @@ class MirrorRows:
     @cached_property
     def alive(self) -> Relation:
         """Rows that the engine returns and that are not flagged as deleted, without the flag."""
-        names = self.engine.schema.names
-        if not self.subject.soft_delete or DELETED_FLAG not in names:
-            return self.engine
-        flag = f"NOT coalesce(c{names.index(DELETED_FLAG)}, false)"
-        return self.engine.select([name for name in names if name != DELETED_FLAG], flag)
+        return alive(self.engine, self.subject)
 
     @cached_property
     def files(self) -> Relation:
@@ -150,12 +145,13 @@ def _equal_rows(rows: MirrorRows) -> CheckResult:
     return result_of(EQUAL, compared, wrong, keys, notes)
 
 
-def alive_rows(rows: pa.Table, subject: Subject) -> pa.Table:
+def alive(rows: Relation, subject: Subject) -> Relation:
     """The rows of a mirror that are not flagged as deleted, without the flag."""
-    if not subject.soft_delete or DELETED_FLAG not in rows.column_names:
+    names = rows.schema.names
+    if not subject.soft_delete or DELETED_FLAG not in names:
         return rows
-    flags = pc.fill_null(rows.column(DELETED_FLAG), fill_value=False)
-    return rows.filter(pc.invert(flags)).drop_columns([DELETED_FLAG])
+    flag = f"NOT coalesce(c{names.index(DELETED_FLAG)}, false)"
+    return rows.select([name for name in names if name != DELETED_FLAG], flag)
 
 
 def columns_of(rows: pa.Table, like: pa.Schema) -> pa.Table:
@@ -303,7 +299,7 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
     green = scan.as_of_snapshot(green_id)
     try:
         moved = _held(scan.changes(green_id), limit).select(key)
-        alive, before = (alive_rows(_held(side.semi_join(key, keys), limit), subject) for side in (scan, green))
+        now, before = (_held(side.semi_join(key, keys), limit) for side in (scan, green))
     except ScanError as error:
         return NeedsAllRows(f"what changed since cannot be read: {error}")
     with open_connection() as connection:
@@ -314,23 +310,24 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
             subject.change_log,
             key,
             up_to_ordinal=until,
-            adopted=AdoptedRows(subject.table, green_id, since, rows=before),
+            adopted=AdoptedRows(subject.table, green_id, since, DELETED_FLAG if subject.soft_delete else None, before),
             relocate=subject.relocate,
             filesystem=subject.filesystem,
         )
+        found_rows = alive(Relation.of(connection, now), subject)
         compared = {
             "keys changed": keys.num_rows,
-            "rows from engine": alive.num_rows,
+            "rows from engine": found_rows.num_rows,
             "rows by log": required.rows.num_rows,
         }
-        difference = compare(alive, columns_of(required.rows, alive.schema), sort_by=key)
+        expected = Relation.of(connection, columns_of(required.rows, found_rows.schema))
+        difference = found_rows.compare(expected, key)
         wrong = _differences(LOG, difference)
         offending = [*sample(difference.left_only.select(key)), *sample(difference.right_only.select(key))]
-        of_alive = Relation.of(connection, alive.select(key))
         return (
-            _absent_keys(Relation.of(connection, required.deleted_keys), of_alive, compared),
+            _absent_keys(Relation.of(connection, required.deleted_keys), found_rows.select(key), compared),
             result_of(EQUAL, compared, wrong, offending),
-            _unique_keys(of_alive, compared),
+            _unique_keys(found_rows.select(key), compared),
         )
 
 

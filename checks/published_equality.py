@@ -17,11 +17,11 @@ from sqlglot import exp
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, sample, surplus_rows
 from nevermore.checks.configured import published_results, staged_results
-from nevermore.checks.equality import DATABASE_SHARE, SCAN_SHARE
+from nevermore.checks.equality import DATABASE_SHARE, SCAN_SHARE, unless_none
 from nevermore.checks.manifest_facts import compare_manifests
 from nevermore.checks.mirror_checks import snapshot_results, store_properties
 from nevermore.checks.reference import sql_columns
-from nevermore.checks.reference.expected_rows import store_live_rows
+from nevermore.checks.reference.expected_rows import Members, store_live_rows, versions
 from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config
@@ -461,19 +461,13 @@ def _compare(
         comparison = _Comparison(config, name, scan, database)
         try:
             comparison.store(batches)
-            compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
-            wrong, notes, offending = list[str](), list[str](), list[Mapping[str, Any]]()
-            keys = set[str]()
             for (origin, partitions), sources in zip(parts, scans, strict=True):
-                found = comparison.compare(origin, partitions, sources)
-                compared["rows published"] += found.num_actual
-                compared["rows by DuckDB"] += found.num_expected
-                wrong, notes, offending = [*wrong, *found.wrong], [*notes, *found.notes], [*offending, *found.rows]
-                keys |= found.keys
+                comparison.compare(origin, partitions, sources)
         except duckdb.OutOfMemoryException as error:
             raise NotComparableError(
                 f"DuckDB needs more than half of checks: {{memory_bytes: {memory_bytes}}} of {name}; raise it"
             ) from error
+        wrong, notes, compared = comparison.wrong, comparison.notes, comparison.compared
         if left_out := comparison.num_rows - compared["rows published"]:
             compared["rows not compared"] = left_out
             if provenance.others and provenance.rest is None:
@@ -485,8 +479,8 @@ def _compare(
         )
     if only is not None:
         notes.append(f"compared only {_Partitions(only).text()}")
-    rows_shown = offending[:MAX_OFFENDING_KEYS]
-    return CheckResult(NAME, not wrong, compared, rows_shown, [*wrong, *notes], partitions=sorted(keys))
+    rows_shown = comparison.offending[:MAX_OFFENDING_KEYS]
+    return CheckResult(NAME, not wrong, compared, rows_shown, [*wrong, *notes], partitions=sorted(comparison.keys))
 
 
 @dataclass(frozen=True)
@@ -554,20 +548,17 @@ def _source_scans(config: Config, name: str, origin: Origin) -> dict[str, Scan]:
     return scans
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What a comparison of some partitions has found; `keys` are those of the partitions in which rows differ."""
-
-    num_actual: int
-    num_expected: int
-    wrong: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    rows: Sequence[Mapping[str, Any]] = ()
-    keys: frozenset[str] = frozenset()
-
-
 class _Comparison:
-    """A published table and the mirrors' rows in a database of DuckDB, which spills what does not fit into memory."""
+    """A published table and the mirrors' rows in a database of DuckDB, which spills what does not fit into memory.
+
+    Attributes:
+        num_rows: rows of the table.
+        compared: counts of the comparisons so far.
+        wrong: what is wrong, one statement each.
+        notes: what was not compared.
+        offending: some rows that differ.
+        keys: keys of the partitions in which rows differ.
+    """
 
     def __init__(self, config: Config, name: str, scan: Scan, database: PrivateDatabase) -> None:
         self._config = config
@@ -579,8 +570,12 @@ class _Comparison:
         self._entry: PublishedConfig = published_entry(config, name)
         self._query: PublishedQuery = published_query(config, name)
         self._stored: dict[str, tuple[str, object]] = {}
-        self._num_stored = 0
         self.num_rows = 0
+        self.compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
+        self.wrong: list[str] = []
+        self.notes: list[str] = []
+        self.offending: list[Mapping[str, Any]] = []
+        self.keys: set[str] = set()
 
     def store(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Keep the rows of the published table, in columns c0, c1, ... of its schema."""
@@ -588,7 +583,7 @@ class _Comparison:
         self._connection.execute(f"CREATE TABLE {self._database.name('published')} ({kinds})")
         self.num_rows = self._database.append("published", batches)
 
-    def compare(self, origin: Origin, partitions: _Partitions, scans: Mapping[str, Scan]) -> _Found:
+    def compare(self, origin: Origin, partitions: _Partitions, scans: Mapping[str, Scan]) -> None:
         """Compare the rows of some partitions with those that DuckDB computes from the mirrors' snapshots."""
         self._store_sources(origin, scans)
         schemas = {table: scan.schema for table, scan in scans.items()}
@@ -598,32 +593,24 @@ class _Comparison:
         schema = pa.schema([self._arrow.field(field.name) for field in fields])
         expected = self._database.name("expected")
         difference = surplus_rows(self._connection, actual, expected, schema, close)
-        num_actual, num_expected = (
-            self._connection.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0] for rows in (actual, expected)
-        )
+        for name, rows in zip(self.compared, (actual, expected), strict=False):
+            self.compared[name] += self._connection.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0]
         if difference.equal:
-            return _Found(num_actual, num_expected)
+            return
         keys = self._differing(fields)
         text = partitions_text(keys) if keys else partitions.text()
         # whether DuckDB itself computes other rows when the mirrors' rows are in another order
         self._compute("again", schemas, partitions, is_reversed=True)
         if not surplus_rows(self._connection, expected, self._database.name("again"), schema, close).equal:
-            return _Found(
-                num_actual,
-                num_expected,
-                (),
-                [f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order"],
-            )
-        rows = [*sample(difference.left_only), *sample(difference.right_only)]
-        wrong = [
-            f"{counted(number, 'row')} {what}"
-            for number, what in (
-                (difference.num_left_only, f"of {text} published that DuckDB does not compute"),
-                (difference.num_right_only, f"that DuckDB computes for {text} not published"),
-            )
-            if number
+            why = f"ties: DuckDB returns other rows for {text} when it reads in another order"
+            self.notes.append(f"not compared: {why}")
+            return
+        self.offending += [*sample(difference.left_only), *sample(difference.right_only)]
+        self.wrong += [
+            *unless_none(difference.num_left_only, "row", f"of {text} published that DuckDB does not compute"),
+            *unless_none(difference.num_right_only, "row", f"that DuckDB computes for {text} not published"),
         ]
-        return _Found(num_actual, num_expected, wrong, (), rows, keys)
+        self.keys |= keys
 
     def _differing(self, fields: Sequence[NestedField]) -> frozenset[str]:
         """The keys of the partitions that the surplus rows belong to; empty without partitions."""
@@ -673,8 +660,8 @@ class _Comparison:
         self, name: str, schemas: Mapping[str, Schema], partitions: _Partitions, *, is_reversed: bool = False
     ) -> tuple[list[NestedField], frozenset[str]]:
         """Store the rows of the SQL; return their columns, and the names of those that are floats in DuckDB."""
-        tree = self._query.in_full(schemas)
-        if tree is None:
+        tree = None if self._entry.history else self._query.in_full(schemas)
+        if tree is None and self._entry.history is None:
             raise NotComparableError("the SQL is not understood well enough")
         runs: Sequence[str | None] = [None]
         if self._entry.partitioning is not None and self._query.depends_on_partition:
@@ -700,13 +687,28 @@ class _Comparison:
         for number, key in enumerate(runs):
             # a run for one partition publishes only the rows of this partition
             within = partitions if key is None else _Partitions(frozenset({key}))
-            sql = duckdb_sql(tree, arguments(self._query, self._entry, key))
+            sql = (
+                duckdb_sql(tree, arguments(self._query, self._entry, key)) if tree else self._history(*schemas.values())
+            )
             begin = f"INSERT INTO {target}" if number else f"CREATE TABLE {target} AS"
             fields, loose = self._run(begin, sql, within)
             close |= loose
         if not runs:
             raise NotComparableError("the table has no partitions")
         return fields, close
+
+    def _history(self, log: Schema) -> str:
+        """SQL of its own for the versions of the rows of a mirror."""
+        types: list[Any] = [log.find(side).type for side in ("key", "after")]
+        (view,) = self._query.view_names.values()
+        return versions(
+            self._connection,
+            view,
+            self._query.history_key,
+            Members(*([member.name for member in kind.fields] for kind in types)),
+            at="ingested_at" if self._entry.valid_by == "ingest" else "coalesce(source_ts, ingested_at)",
+            with_deleted=self._config.table(str(self._entry.history)).soft_delete,
+        )
 
     def _run(self, begin: str, sql: str, partitions: _Partitions) -> tuple[list[NestedField], frozenset[str]]:
         """Add the rows of one query in the types of the table."""
@@ -733,29 +735,25 @@ class _Comparison:
         """Keep the live rows of the mirrors at the snapshots that were read; times without a zone are in UTC."""
         schemas = {table: scan.schema for table, scan in scans.items()}
         for table, columns in self._query.columns(schemas).items():
-            wanted = origin.snapshots.get(table)
-            if self._stored.get(table, (None, self))[1] == wanted:
+            wanted, opened = origin.snapshots.get(table), scans[table].table
+            stored = self._query.view_names[table].replace("nevermore", "mirror")
+            if self._stored.get(table) == (stored, wanted):
                 continue
-            if table in self._stored:
-                self._connection.execute(f"DROP TABLE {self._database.name(self._stored[table][0])}")
-            self._num_stored += 1
-            self._stored[table] = (f"mirror_{self._num_stored}", wanted)
-            self._store_source(self._stored[table][0], table, columns, wanted, scans[table])
-
-    def _store_source(self, name: str, table: str, columns: Sequence[str], wanted: int | None, scan: Scan) -> None:
-        kept, opened = self._database.name(name), scan.table
-        mirror = find_table(open_catalog(self._config), table)
-        properties = {} if mirror is None else store_properties(self._config, mirror)
-        store_live_rows(
-            self._connection,
-            kept,
-            opened.metadata_path,
-            snapshot_id=None if wanted == opened.metadata.current_snapshot_id else wanted,
-            columns=columns,
-            filesystem=Subject(opened.metadata_path, (), properties=properties).filesystem,
-        )
-        if wanted is None:
-            self._connection.execute(f"DELETE FROM {kept}")
+            self._stored[table] = stored, wanted
+            kept = self._database.name(stored)
+            self._connection.execute(f"DROP TABLE IF EXISTS {kept}")
+            mirror = find_table(open_catalog(self._config), table)
+            properties = {} if mirror is None else store_properties(self._config, mirror)
+            store_live_rows(
+                self._connection,
+                kept,
+                opened.metadata_path,
+                snapshot_id=None if wanted == opened.metadata.current_snapshot_id else wanted,
+                columns=columns,
+                filesystem=Subject(opened.metadata_path, (), properties=properties).filesystem,
+            )
+            if wanted is None:
+                self._connection.execute(f"DELETE FROM {kept}")
 
 
 def _place_of(partition: PublishedPartition, key: str, kind: Type) -> pa.Array:
@@ -799,10 +797,7 @@ class ProjectAuditor:
             schema = scan.arrow_schema
             return (public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split))
 
-        table = open_table(staged.staged.table, options=config.scan_options)
-        snapshot_id = staged.staged.committed.snapshot_id
-        base_id = staged.staged.base_id
-        return staged_results(config, staged.name, table, snapshot_id=snapshot_id, base_id=base_id, own=own)
+        return staged_results(config, staged, own)
 
 
 def check_published(

@@ -127,10 +127,7 @@ class Subject:
     @property
     def why_not_by_log(self) -> str | None:
         """Why the rows of the table cannot be computed from its log; None if they can."""
-        return self.why_not_at(self.required_ordinal)
-
-    def why_not_at(self, ordinal: int | None) -> str | None:
-        """Why the rows after a change cannot be computed from the log of the table; None if they can."""
+        ordinal = self.required_ordinal
         if ordinal is not None and ordinal < self.base_ordinal:
             return f"up to ordinal {self.base_ordinal} the log has only the last change of each key"
         properties = self.opened.metadata.properties

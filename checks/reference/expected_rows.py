@@ -224,6 +224,11 @@ def _final_rows(
         JOIN replay_changes AS e ON e.ordinal = w.source WHERE NOT list_contains(e.unchanged, w.name)
         """
     )
+    return _sent_rows(connection, log, columns, members)
+
+
+def _sent_rows(connection: duckdb.DuckDBPyConnection, log: str, columns: Sequence[str], members: Members) -> str:
+    """The rows of the changes in `replay_chosen`, with values that were not sent from the changes in `replay_sources`."""
     # `log_is_complete` is about a change that is there twice; here it counts once
     if connection.execute(f"SELECT 1 FROM {log} GROUP BY ordinal HAVING count(*) > 1 LIMIT 1").fetchall():
         log = f"(SELECT DISTINCT ON (ordinal) * FROM {log})"
@@ -238,8 +243,65 @@ def _final_rows(
             )
             value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
         selected.append(f"{value} AS v{i}")
-    selected.append("a.deleted")
+    selected.append("a.* EXCLUDE (ordinal)")
     return f"SELECT {', '.join(selected)} FROM replay_chosen AS a JOIN {log} AS c ON c.ordinal = a.ordinal {' '.join(joins)}"
+
+
+_VERSIONS = """
+CREATE OR REPLACE TABLE begins AS
+    SELECT {new} AS k, ordinal, op, {at} AS made, op <> 'u' OR {old} IS DISTINCT FROM {new} AS is_other, coalesce(unchanged, []) AS unsent
+    FROM {log} WHERE op NOT IN ('d', 't');
+CREATE OR REPLACE TABLE removals AS
+    SELECT {old} AS k, ordinal, {at} AS made FROM {log} WHERE op = 'd' OR (op = 'u' AND {old} IS DISTINCT FROM {new});
+CREATE OR REPLACE TABLE truncates AS SELECT ordinal, {at} AS made FROM {log} WHERE op = 't';
+CREATE OR REPLACE TABLE lacking AS SELECT k, ordinal, unnest(unsent) AS name FROM begins;
+CREATE OR REPLACE TABLE replay_sources AS
+    WITH sent AS (
+        SELECT k, ordinal, name, NOT list_contains(unsent, name) AS is_known
+        FROM begins, (SELECT DISTINCT name FROM lacking) WHERE is_other OR NOT list_contains(unsent, name)
+        UNION ALL SELECT k, ordinal, name, false FROM removals, (SELECT DISTINCT name FROM lacking)
+    )
+    SELECT b.ordinal, b.name, s.ordinal AS source
+    FROM lacking AS b ASOF JOIN sent AS s ON b.k = s.k AND b.name = s.name AND b.ordinal >= s.ordinal
+    WHERE is_known AND NOT EXISTS (FROM truncates AS t WHERE t.ordinal BETWEEN s.ordinal AND b.ordinal);
+CREATE OR REPLACE TABLE replay_chosen AS
+    WITH ends AS (SELECT k, ordinal, made FROM begins UNION ALL SELECT k, ordinal, made FROM removals), points AS (
+        SELECT k, ordinal AS moment, ordinal, op, made FROM begins
+        UNION ALL
+        SELECT r.k, r.ordinal, c.ordinal, 'd', r.made FROM removals AS r ASOF JOIN begins AS c ON r.k = c.k AND r.ordinal > c.ordinal
+        WHERE {soft} AND NOT EXISTS (FROM truncates AS t WHERE t.ordinal BETWEEN c.ordinal AND r.ordinal)
+        AND NOT EXISTS (FROM removals AS o WHERE o.k = r.k AND o.ordinal > c.ordinal AND o.ordinal < r.ordinal)
+    ), unknown AS (
+        SELECT ordinal, string_agg(name, ', ' ORDER BY list_position([{columns}], name)) AS names
+        FROM lacking ANTI JOIN replay_sources USING (ordinal, name) WHERE name IN ({columns}) GROUP BY ordinal
+    )
+    SELECT p.ordinal, op AS operation, coalesce(u.names, '') AS not_sent, p.made AS valid_from,
+        CASE WHEN coalesce(t.ordinal < e.ordinal, e.ordinal IS NULL) THEN t.made ELSE e.made END AS valid_to,
+        e.ordinal IS NULL AND t.ordinal IS NULL AS is_current
+    FROM points AS p LEFT JOIN unknown AS u USING (ordinal)
+    ASOF LEFT JOIN ends AS e ON p.k = e.k AND p.moment < e.ordinal ASOF LEFT JOIN truncates AS t ON p.moment < t.ordinal
+"""
+
+
+def versions(
+    connection: duckdb.DuckDBPyConnection,
+    log: str,
+    key: Sequence[str],
+    members: Members,
+    *,
+    at: str,
+    with_deleted: bool,
+) -> str:
+    """SQL for every version of every row, as docs/history.md says; `at` is SQL for the time of a change.
+
+    A version ends with the next change of its key or the next truncate, whichever is first. Creates tables.
+    """
+    old, new = (f"row({', '.join(map(of, key))})" for of in (members.of_key, members.of_after))
+    known = ", ".join(map(string_literal, members.after))
+    connection.execute(_VERSIONS.format(log=log, at=at, soft=with_deleted, old=old, new=new, columns=known))
+    names = ", ".join(f"v{i} AS {sql_columns.quoted(name)}" for i, name in enumerate(members.after))
+    rows = _sent_rows(connection, log, members.after, members)
+    return f"SELECT {names}, operation, not_sent, valid_from, valid_to, is_current FROM ({rows})"
 
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:

@@ -43,33 +43,10 @@ def _connected() -> duckdb.DuckDBPyConnection:
         return _first_connection().cursor()
 
 
-class _Limits:
-    """Memory that checks have asked for at the same time, and the settings from before."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.before: dict[str, Any] = {}
-
-    def begin(self, num_bytes: int) -> None:
-        with _lock, _connected() as connection:
-            if not self.asked:
-                for name in ("memory_limit", "threads"):
-                    self.before[name] = connection.execute("SELECT current_setting(?)", [name]).fetchall()[0][0]
-            self.asked.append(num_bytes)
-            total = sum(self.asked)
-            threads = max(1, min(int(self.before["threads"]), total // _THREAD_BYTES))
-            connection.execute(f"SET GLOBAL memory_limit = '{total // 1024}KiB'")
-            connection.execute(f"SET GLOBAL threads = '{threads}'")
-
-    def end(self, num_bytes: int) -> None:
-        with _lock, _connected() as connection:
-            self.asked.remove(num_bytes)
-            if not self.asked:  # a limit below what a running query holds would fail
-                for name, value in self.before.items():
-                    connection.execute(f"SET GLOBAL {name} = '{value}'")
-
-
-_limits = _Limits()
+_asked: list[int] = []
+"""Memory that checks have asked for at the same time."""
+_before: dict[str, Any] = {}
+"""Settings from before the first of them."""
 
 
 @contextmanager
@@ -78,11 +55,21 @@ def limited_memory(num_bytes: int) -> Iterator[None]:
 
     What runs in other threads at the same time may use what it has asked for in addition.
     """
-    _limits.begin(num_bytes)
+    with _lock, _connected() as connection:
+        if not _asked:
+            for name in ("memory_limit", "threads"):
+                _before[name] = connection.execute("SELECT current_setting(?)", [name]).fetchall()[0][0]
+        _asked.append(num_bytes)
+        threads = max(1, min(int(_before["threads"]), sum(_asked) // _THREAD_BYTES))
+        connection.execute(f"SET GLOBAL memory_limit = '{sum(_asked) // 1024}KiB'; SET GLOBAL threads = '{threads}'")
     try:
         yield
     finally:
-        _limits.end(num_bytes)
+        with _lock, _connected() as connection:
+            _asked.remove(num_bytes)
+            if not _asked:  # a limit below what a running query holds would fail
+                for name, value in _before.items():
+                    connection.execute(f"SET GLOBAL {name} = '{value}'")
 
 
 _THREAD_BYTES = 64 * 1024**2

@@ -37,7 +37,7 @@ from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
-from nevermore.pipelines.publish.task import TaskDeletes, task_deletes, written_keys
+from nevermore.pipelines.publish.task import written_keys
 from nevermore.scan_core import NestedField
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
 
 
 Mode = Literal["replace", "append", "upsert"]
-WriteFiles = Callable[[RowDelta, TaskDeletes | None], Sequence[WrittenFile]]
-"""Writes the rows under the schema and default spec of a commit, and the requested deletes of their keys."""
+WriteFiles = Callable[[RowDelta], Sequence[WrittenFile]]
+"""Writes the rows under the schema and default spec of a commit."""
 
 MODE = "nevermore.mode"
 """Key in a snapshot's summary: what was done with existing rows."""
@@ -275,7 +275,6 @@ class Publication:
     _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
     _written_for: tuple[object, ...] | None = None
     _files: tuple[WrittenFile, ...] = ()
-    _deleted: TaskDeletes | None = None
 
     def commit(self, write: WriteFiles, summary: Mapping[str, str]) -> Published:
         """Publish the rows.
@@ -396,14 +395,16 @@ class Publication:
         if not self.holds(delta.table):
             return None
         live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
-        if not self._fits(delta):  # the first attempt, or another writer has changed the schema or the spec
+        if self._written_for != (
+            delta.schema.fields,
+            delta.default_spec,
+        ):  # the first attempt, or another writer has changed the schema or the spec
             delta.discard(self._files)
             self._files = ()
-            self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
             with ExitStack() as undo:
                 if found is None:  # this commit has created the table
                     undo.callback(self.target.drop_unused)
-                self._files = tuple(write(delta, self._deleted))
+                self._files = tuple(write(delta))
                 undo.pop_all()
             self._written_for = (delta.schema.fields, delta.default_spec)
         if self.properties:
@@ -425,38 +426,23 @@ class Publication:
                 case "append":
                     options = {"operation": "append"}
                 case "upsert":
-                    more = () if live is None else tuple(self._other_deletes(delta, live))
+                    more = () if live is None else tuple(self._deletes(delta, live))
             return (*self._files, *more), commit([*self._files, *more], summary, **options)
         except (CommitConflictError, OSError) as error:
             # after a conflict the files are committed again; a disk that is full or broken must not get fuller
             delta.discard(more if isinstance(error, CommitConflictError) else [*self._files, *more])
             raise
 
-    def _fits(self, delta: RowDelta) -> bool:
-        """Whether the written files can be committed to the table as it is now."""
-        if self._written_for != (delta.schema.fields, delta.default_spec):
-            return False
-        spec = None if self._deleted is None else self._deleted.spec
-        return spec is None or spec in delta.specs.values() or spec == delta.unpartitioned_spec()
-
-    def _other_deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
-        """Equality deletes that the tasks have not written: of keys that others added meanwhile, or of a small table.
+    def _deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
+        """Equality deletes of the rows that the new ones replace.
 
         Keys are read back from the written files, a limited number at a time.
         """
-        key, done = self.target.key, self._deleted
-        # deletes of the tasks in one partition do not reach files that others have added under another spec
-        if done is not None and not done.reach(live):
-            done = None
-        if live.num_files == 0 or (done is not None and done.cover(live)):
-            return
-        key_ids = check_key(delta.schema, key)
-        paths = [file.path for file in self._files if file.content is FileContent.DATA]
-        for keys in written_keys(paths, delta.storage, key):
-            wanted = live.may_hold(keys)
-            if done is not None:
-                wanted &= ~done.live.may_hold(keys)
-            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live).deletes:
+        key_ids = check_key(delta.schema, self.target.key)
+        paths = [file.path for file in self._files if live.num_files and file.content is FileContent.DATA]
+        for keys in written_keys(paths, delta.storage, self.target.key):
+            wanted = keys.filter(pa.array(live.may_hold(keys)))
+            for scoped in scope_deletes(delta, wanted, live).deletes:
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 

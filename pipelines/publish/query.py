@@ -4,7 +4,7 @@ Nothing here requires Spark or reads a table.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
@@ -17,7 +17,7 @@ from sqlglot.optimizer.scope import build_scope
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.publish.partition_lineage import Reach, ScanCondition, reaches, scan_condition
+from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, ScanCondition, reaches, scan_condition
 from nevermore.scan_core import OptionError, Schema
 from nevermore.scan_core.spark import (
     DIALECT,
@@ -27,6 +27,7 @@ from nevermore.scan_core.spark import (
     SqlQuery,
     find_name,
     parse_sql,
+    quoted_name,
     takes_all_columns,
 )
 
@@ -45,10 +46,12 @@ class PublishedQuery(SqlQuery):
     Attributes:
         name: name of the published table, for messages.
         partition: column of the result by which it is partitioned; None for none.
+        history_key: for a history, the columns of the mirror that identify a row.
     """
 
     name: str
     partition: str | None
+    history_key: tuple[str, ...] = ()
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt.
@@ -91,24 +94,22 @@ class PublishedQuery(SqlQuery):
             found[column] = tuple(sorted(read))
         return found
 
-    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
-        """How changed rows of each table reach partitions of the result; tables are named as in `view_names`."""
-        # another run could give other rows for the same input, so any change could affect any partition
-        if (reason := self.why_unrepeatable(schemas)) is not None:
-            return self._unknown(reason)
-        return self._slices(schemas, partition)
-
     def reaches_of_keys(self, schemas: Mapping[str, Schema], columns: Sequence[str]) -> tuple[Reach, ...]:
         """How changed rows of each table reach keys of the result: values of `columns` together."""
-        if (reason := self.why_unrepeatable(schemas)) is not None:
-            return self._unknown(reason)
         if self.depends_on_partition:
             return self._unknown("the SQL uses its partition")
+        if self.history_key and self.partition is None:
+            (log,) = self.view_names.values()
+            texts = (_changed_keys(side, self.history_key, f"{log}{OF_CHANGED}") for side in ("key", "after"))
+            return tuple(Reach(log, exp.maybe_parse(text, into=exp.Select, dialect=DIALECT)) for text in texts)
         flat = self.traceable(schemas)
         return self._unknown(flat) if isinstance(flat, str) else reaches(flat, [c.lower() for c in columns])
 
-    def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
-        """How changed rows reach partitions within one run, even if functions return something else in another run."""
+    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows of each table reach partitions of the result; tables are named as in `view_names`.
+
+        That holds within one run, even if functions return something else in another run.
+        """
         flat = self.traceable(schemas)
         if isinstance(flat, str):
             return self._unknown(flat)
@@ -129,7 +130,7 @@ class PublishedQuery(SqlQuery):
         A table that the SQL names in several places is limited only where each place has a condition: a row that one of
         them needs must not be left out for another.
         """
-        reaches = self._slices(schemas, partition)
+        reaches = self.reaches(schemas, partition)
         found = {}
         for table, view in self.view_names.items():
             conditions = [
@@ -238,28 +239,46 @@ def tables_read(config: Config, name: str) -> tuple[str, ...]:
 
 _HISTORY = """
 with changes as (
-  select {new}, ordinal, op, after as row, array_join(unchanged, ', ') as not_sent, {at} as at
+  select {new}, ordinal, op, after as row, unchanged, op <> 'u' or not ({same}) as begins, {at} as at
   from {log} where op in ('r', 'c', 'u')
   union all
-  select {old}, ordinal, 'd', null, null, {at} from {log} where op = 'd' or (op = 'u' and not ({same}))
+  select {old}, ordinal, 'd', null, null, true, {at} from {log} where op = 'd' or (op = 'u' and not ({same}))
 ), truncates as (
   select lag(ordinal, 1, -1) over (order by ordinal) as begun, ordinal as ended, {at} as ended_at from {log} where op = 't'
-), versions as (
-  select row, op, not_sent, at, ended, coalesce(lead(at) over w, ended_at) as valid_to, lag(row) over w as row_before,
-    lead(ordinal) over w is null and ended is null as is_current
+), sent as (
+  select {names}, ordinal, op, at, ended, ended_at{sent}
   from changes left join truncates on ordinal > begun and ordinal < ended
   window w as (partition by {names}, ended order by ordinal)
+), complete as (
+  select {names}, ordinal, op, at, ended, ended_at, struct({values}) as row, concat_ws(', ', {unknown}) as not_sent from sent
+), versions as (
+  select row, op, not_sent, at, coalesce(lead(at) over w, ended_at) as valid_to, lag(op) over w as op_before,
+    lag(row) over w as row_before, lag(not_sent) over w as not_sent_before,
+    lead(ordinal) over w is null and ended is null as is_current
+  from complete window w as (partition by {names}, ended order by ordinal)
 )
 select version.*, operation, not_sent, valid_from, valid_to, is_current from (
-  select coalesce(row, row_before) as version, op as operation, not_sent, at as valid_from, valid_to, is_current
-  from versions where row is not null{deleted}
+  select if(op = 'd', row_before, row) as version, op as operation, if(op = 'd', not_sent_before, not_sent) as not_sent,
+    at as valid_from, valid_to, is_current
+  from versions where op <> 'd'{deleted}
 )
 """
 """The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values."""
+_SENT = """,
+    last_value(case when begins or not array_contains(unchanged, {name}) then
+      named_struct('value', row.{column}, 'is_known', not coalesce(array_contains(unchanged, {name}), false)) end, true)
+    over w as s{number}"""
+"""A column as its row was last sent; what went before a create, a delete or another key is a different row."""
 
 
-def sql_of(config: Config, entry: PublishedConfig) -> str:
-    """The SQL of a published table; that of a history is made of the key of its mirror.
+def _changed_keys(side: str, key: Sequence[str], log: str) -> str:
+    """SQL for the keys of changes, as `k0`, `k1` and so on; a truncate has no key."""
+    columns = ", ".join(f"{side}.{quoted_name(name)} as k{i}" for i, name in enumerate(key))
+    return f"select distinct {columns} from {log} where {side} is not null or op = 't'"
+
+
+def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) -> str:
+    """The SQL of a published table; that of a history is made of the key and the columns of its mirror.
 
     Raises:
         ConfigError: the key is unknown, or no mirror has this name.
@@ -270,20 +289,25 @@ def sql_of(config: Config, entry: PublishedConfig) -> str:
     key = entry.key or settings.key
     if not key:
         raise ConfigError(f"history: {entry.history} needs the columns that identify a row: key: [...]")
-    names = [f"`{name.replace('`', '``')}`" for name in key]
+    names, quoted = [quoted_name(name) for name in key], [quoted_name(name) for name in columns]
+    texts = [exp.Literal.string(name).sql(dialect=DIALECT) for name in columns]
+    both = list(enumerate(zip(texts, quoted, strict=True)))
     return _HISTORY.format(
         log=change_log_name(entry.history),
         new=", ".join(f"after.{name} as k{i}" for i, name in enumerate(names)),
         old=", ".join(f"key.{name}" for name in names),
         same=" and ".join(f"key.{name} <=> after.{name}" for name in names),
         names=", ".join(f"k{i}" for i in range(len(names))),
+        sent="".join(_SENT.format(name=text, column=column, number=i) for i, (text, column) in both),
+        values=", ".join(f"s{i}.value as {column}" for i, (_, column) in both),
+        unknown=", ".join(f"if(coalesce(s{i}.is_known, false), null, {text})" for i, (text, _) in both),
         at="ingested_at" if entry.valid_by == "ingest" else "coalesce(source_ts, ingested_at)",
-        deleted=" or row_before is not null" if settings.soft_delete else "",
+        deleted=" or op_before <> 'd'" if settings.soft_delete else "",
     )
 
 
-def published_query(config: Config, name: str) -> PublishedQuery:
-    """The checked query of a published table.
+def published_query(config: Config, name: str, columns: Sequence[str] = ()) -> PublishedQuery:
+    """The checked query of a published table; that of a history runs if the columns of its mirror are given.
 
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
@@ -292,7 +316,7 @@ def published_query(config: Config, name: str) -> PublishedQuery:
     column = None if entry.partitioning is None else entry.partitioning.column
     query = parse_query(
         name,
-        sql_of(config, entry),
+        sql_of(config, entry, columns),
         column,
         config.tables,
         entry.parameters,
@@ -300,7 +324,9 @@ def published_query(config: Config, name: str) -> PublishedQuery:
         case_sensitive=config.spark.compares_case,
     )
     _check_names(query)
-    return query
+    if entry.history is None:
+        return query
+    return replace(query, history_key=entry.key or config.table(entry.history).key)
 
 
 def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:
@@ -317,8 +343,9 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
     Raises:
         ConfigError: no such entry; names the nearest.
     """
-    if name in config.published:
-        return config.published[name]
+    if (entry := config.published.get(name)) is not None:
+        is_by_key = entry.history is not None and entry.partition is None and entry.mode == "replace"
+        return entry.model_copy(update={"incremental": "keys"}) if is_by_key else entry
     hint = did_you_mean(name, config.published, "the config publishes nothing", cutoff=0.0)
     raise ConfigError(f"no published table {name!r}; {hint}")
 

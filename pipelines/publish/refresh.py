@@ -90,7 +90,7 @@ from nevermore.pipelines.publish.state import (
     partitions_json,
     remembered,
 )
-from nevermore.pipelines.publish.task import PublishTask, TaskDeletes
+from nevermore.pipelines.publish.task import PublishTask
 from nevermore.pipelines.publish.writer import (
     file_layout,
     is_result_few,
@@ -180,7 +180,7 @@ class WorkWriter:
     copied_rows: int = 0
     leftover_files: int = 0
 
-    def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
+    def __call__(self, delta: RowDelta) -> tuple[WrittenFile, ...]:
         """Write the files, and deletes of their keys, under the schema and spec of a commit.
 
         Raises:
@@ -189,9 +189,7 @@ class WorkWriter:
         run = uuid4().hex[:12]
         key = self.entry.key if self.entry.mode == "upsert" else ()
         layout = file_layout(self.entry.options)
-        task = PublishTask(
-            target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key, deletes=deletes
-        )
+        task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
         files: list[WrittenFile] = []
         self.written = dict.fromkeys(self.work.why, PartitionWritten())
         self.copied_rows = 0
@@ -419,14 +417,6 @@ def publish(
     return retry_conflicts(partial(make, keys))
 
 
-def _why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: Mapping[str, Scan]) -> str | None:
-    """Why `incremental: true` can never hold for a table; None if it can, or is not set."""
-    if entry.incremental is not True:
-        return None
-    schemas = {table: scan.table.schema for table, scan in scans.items()}
-    return query.why_unrepeatable(schemas) or why_never_incremental(entry, query, scans)
-
-
 @dataclass(slots=True)
 class _Run:
     """One attempt, for one state of mirrors and published table."""
@@ -452,6 +442,10 @@ class _Run:
         entry = published_entry(config, query.name)
         catalog = open_for_writing(config)
         scans = mirror_scans(catalog, config, query)
+        if entry.history is not None:
+            (log,) = scans.values()
+            after: Any = log.schema.find("after").type
+            query = published_query(config, query.name, [field.name for field in after.fields])
         table = find_table(catalog, query.name)
         source = fingerprint(snapshots_read(scans))
         done = appended(table, source) if entry.mode == "append" else Appended()
@@ -572,7 +566,7 @@ class _Run:
         return work_without(work, self.done.keys, self.entry, self.query, shape), shape
 
     def _require_incremental(self) -> None:
-        if (why := _why_never_incremental(self.entry, self.query, self.scans)) is not None:
+        if (why := why_never_incremental(self.entry, self.query, self.scans)) is not None:
             raise ConfigError(
                 f"published {self.query.name}: incremental: true, but changed rows cannot be traced to partitions: {why}; "
                 "write incremental: auto to make all partitions in that case"

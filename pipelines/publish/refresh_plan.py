@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from nevermore.pipelines.publish.writer import iceberg_columns, partition_field,
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     Changes,
+    Expr,
     FileScanTask,
     NestedField,
     Scan,
@@ -40,6 +41,7 @@ from nevermore.scan_core import (
     Schema,
     Type,
     arrow_type,
+    col,
     open_table,
 )
 from nevermore.scan_core.parts import file_changes
@@ -53,6 +55,8 @@ MAX_KEYS = 1_000_000
 """Maximum of keys that a run makes one by one; the driver holds them, and each task gets them."""
 MAX_SHARE = 4
 """Keys are made one by one up to one for this many rows of their partitions; for more, whole partitions cost less."""
+MAX_NARROWED = 10_000
+"""Keys by which a change log is filtered; for more, all of it is read."""
 MAX_DELETE_FILES = 32
 """Delete files over a data file from which its partition is made as a whole, which removes them: readers load them all."""
 _KEY_TYPES = frozenset({
@@ -128,7 +132,8 @@ def plan_refresh(
     if state.query != wanted.query:  # rows that no change reaches were made under other rules
         return MakeAll("the SQL, its parameters or its settings changed")
     schemas = {table: scan.table.schema for table, scan in scans.items()}
-    if (reason := query.why_unrepeatable(schemas)) is not None:  # rows would differently without any change of input
+    # rows would differ without any change of input; the windows of a history have one order, that of its log
+    if not query.history_key and (reason := query.why_unrepeatable(schemas)) is not None:
         return MakeAll(reason)
     changed = [table for table in query.tables if state.sources.get(table) != wanted.sources[table]]
     if not changed and not base.made_since and state.until == wanted.until:
@@ -164,7 +169,7 @@ def _plan_reached(
         return plan
     if keys:
         return _not_by_key(plan, "partitions were made alone since")
-    reaches = query.reaches_of_keys(schemas, key_column_names(entry))
+    reaches = query.reaches_of_keys(schemas, query.history_key or key_column_names(entry))
     why = _why_not_traced(query, changes, reaches, "keys")
     return MakeReached("keys", reaches, changes, plan) if why is None else _not_by_key(plan, why)
 
@@ -211,10 +216,15 @@ def _changes_since(scan: Scan, snapshot_id: int | None) -> Changes | None:
 
 
 def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: Mapping[str, Scan]) -> str | None:
-    """Why no change of any mirror could ever be traced to partitions; None if some could."""
+    """Why `incremental: true` can never hold, as no change can be traced to partitions; None if it can, or is not set."""
+    if entry.incremental is not True:
+        return None
     if entry.partitioning is None:
         return "the table has no partition"
-    reaches = query.reaches({table: scan.table.schema for table, scan in scans.items()}, entry.partitioning)
+    schemas = {table: scan.table.schema for table, scan in scans.items()}
+    if (reason := query.why_unrepeatable(schemas)) is not None:
+        return reason
+    reaches = query.reaches(schemas, entry.partitioning)
     known = {r.table for r in reaches} - {r.table for r in reaches if r.values is None}
     return None if known else next((r.reason for r in reaches if r.values is None), "the SQL reads no table")
 
@@ -339,9 +349,18 @@ class ChangedKeys:
 
     def narrowed(self, query: PublishedQuery, scans: Mapping[str, Scan]) -> dict[str, Scan]:
         """The scans without rows that certainly belong to other keys; they may leave some."""
+        if query.history_key:
+            few = self.rows.num_rows <= MAX_NARROWED
+            return {table: scan.where(self._in_log()) if few else scan for table, scan in scans.items()}
         schemas = {table: scan.table.schema for table, scan in scans.items()}
         partners = self.partners(query, schemas)
         return {t: s.semi_join(partners[t].column_names, partners[t]) if t in partners else s for t, s in scans.items()}
+
+    def _in_log(self) -> Expr:
+        """Whether a change of a log may be of one of the keys; truncates are of all."""
+        columns = [(name, self.rows.column(name).unique().to_pylist()) for name in self.columns.names]
+        sides = (reduce(and_, (col(f"{side}.{n}").is_in(values) for n, values in columns)) for side in ("key", "after"))
+        return reduce(or_, sides, col("op") == "t")
 
     def partners(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, pa.Table]:
         """By table, values of some of its columns: rows with other values certainly belong to other keys."""
@@ -434,11 +453,7 @@ def last_partition(entry: PublishedConfig, query: PublishedQuery) -> str | None:
 
 def sample_arguments(entry: PublishedConfig, query: PublishedQuery) -> dict[str, Any]:
     """Parameter values to use when only the types of the result matter."""
-    partition = entry.partitioning
-    key = None
-    if partition is not None and query.depends_on_partition:
-        key = datetime.now(UTC).strftime(FORMATS[partition.unit]) if partition.is_time else ""
-    return arguments(query, entry, key)
+    return arguments(query, entry, last_partition(entry, query) or "")
 
 
 def work_without(
@@ -494,7 +509,8 @@ class WorkFinder:
     def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: ViewOf) -> Work | str:
         """The work on the slices that changed rows reach; the reason if keys cost more than whole partitions."""
         by_key = plan.slices == "keys"
-        columns = KeyColumns.of_result(shape, key_column_names(self.entry, only_partition=not by_key))
+        names = key_column_names(self.entry, only_partition=not by_key)
+        columns = KeyColumns.of_result(shape, self.query.history_key or names)
         if by_key and (reason := columns.why_not()) is not None:
             return reason
         num_changed: dict[str, int] = {}
@@ -509,6 +525,8 @@ class WorkFinder:
         values = self._values(why, shape)
         keys = ChangedKeys.of(columns, list(found.values()), plan.reaches) if by_key else None
         if keys is not None:
+            if self.query.history_key and keys.rows.column(0).null_count:
+                return "a truncate ends versions of all keys"
             if values is None and not keys.rows.num_rows:
                 values = frozenset()
             tasks = (task for key, task in self._tasks(shape) if values is None or key in why)

@@ -1,27 +1,22 @@
 """The part of publishing that runs in Spark tasks: write Arrow batches to Parquet files and report them.
 
-Tasks also write the equality deletes of an upsert. This module imports neither pyspark nor what only the driver needs:
-workers of a cluster have the libraries of `nevermore.scan_core.spark.package.REQUIREMENTS` alone.
+This module imports neither pyspark nor what only the driver needs: workers of a cluster have the libraries of `nevermore.scan_core.spark.package.REQUIREMENTS` alone.
 """
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nevermore.pipelines.changes.keys import same_rows
 from nevermore.pipelines.errors import PublishError
-from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.file_metrics import WrittenFile
-from nevermore.pipelines.iceberg.row_shape import conform, python_rows
+from nevermore.pipelines.iceberg.row_shape import python_rows
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
-from nevermore.pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
+from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget
 from nevermore.scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
 from nevermore.scan_core.native import is_missed
 from nevermore.scan_core.parts import ChangeSplit
@@ -57,99 +52,6 @@ def _groups(paths: Iterable[str], storage: Storage, key: list[str]) -> Iterator[
                 yield parquet.read_row_group(number, columns=key).replace_schema_metadata(None)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDeletes:
-    """Deletes that tasks write: keys that the table may have held when the job began.
-
-    Attributes:
-        spec: partition spec of the deletes: that of their rows, or one that reaches the whole table.
-        live: facts about the table's live files.
-    """
-
-    spec: PartitionSpec
-    live: LiveKeys
-
-    def reach(self, live: LiveKeys) -> bool:
-        """Whether deletes under this spec reach all files that a table holds later."""
-        return self.spec.is_unpartitioned or live.spec_ids <= {self.spec.spec_id}
-
-    def cover(self, live: LiveKeys) -> bool:
-        """Whether all keys that a table may hold later are among those that it may have held."""
-        mine = self.live.ranges
-        return all(
-            name in live.ranges
-            and (known.may_be_null or not live.ranges[name].may_be_null)
-            and known.lower <= live.ranges[name].lower
-            and live.ranges[name].upper <= known.upper
-            for name, known in mine.items()
-        )
-
-
-def task_deletes(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> TaskDeletes | None:
-    """The deletes that tasks write; None if there are none, or if reading a small table leads to better deletes."""
-    spec = scope_without_look(delta, key, live) if live.num_files else None
-    return None if spec is None else TaskDeletes(spec, live)
-
-
-class KeyDeletes:
-    """Delete files of one task. Use it as a context manager: leaving by an exception removes all its files.
-
-    `prefix` is that of the names of its files; it identifies all files of a run.
-    """
-
-    def __init__(
-        self,
-        deletes: TaskDeletes | None,
-        target: WriteTarget,
-        key: Sequence[str],
-        prefix: str,
-        *,
-        max_bytes: int = KEY_BYTES,
-    ) -> None:
-        self._deletes = deletes
-        self._target = target
-        self._key = list(key)
-        self._key_ids = check_key(target.schema, key) if key else ()
-        self._prefix = prefix
-        self._max_bytes = max_bytes
-        self._held: list[pa.Table] = []
-        self._held_bytes = 0
-        self.files: list[WrittenFile] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Write the remaining keys, or remove all files if the task has failed."""
-        if kind is None:
-            self._flush()
-        else:
-            self._target.storage.remove(file.path for file in self.files)
-
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass the batches on unchanged, and keep their keys to be deleted."""
-        for batch in batches:
-            if self._deletes is not None:
-                self._add(batch, self._deletes)
-            yield batch
-
-    def _add(self, batch: pa.RecordBatch, deletes: TaskDeletes) -> None:
-        keys = conform(pa.Table.from_batches([batch]).select(self._key), self._target.schema.select(self._key_ids))
-        keys = keys.filter(pa.array(deletes.live.may_hold(keys)))
-        self._held.append(keys)
-        self._held_bytes += keys.nbytes
-        if self._held_bytes >= self._max_bytes:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._deletes is not None and self._held:
-            keys = pa.concat_tables(self._held)
-            self._held, self._held_bytes = [], 0
-            self.files += write_deletes(keys, self._target, self._deletes.spec, self._key_ids, prefix=self._prefix)
-
-
 REPORT_SCHEMA = "report binary"
 """Schema of the batches that a task yields, in Spark's syntax."""
 _EXAMPLES = 20
@@ -178,7 +80,6 @@ class PublishTask:
         run: prefix of the names of all files of one run.
         key: columns that identify a row, if there are any.
         is_by_key: whether rows are sorted by key, so that duplicate keys, which are refused, are adjacent.
-        deletes: deletes of rows with one of these keys that the table may hold.
     """
 
     target: WriteTarget
@@ -187,7 +88,6 @@ class PublishTask:
     run: str
     key: tuple[str, ...] = ()
     is_by_key: bool = False
-    deletes: TaskDeletes | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all rows of `batches`, and yield one report of the files."""
@@ -200,12 +100,9 @@ class PublishTask:
         """Write all rows of `batches`."""
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
         rows = _distinct(batches, self.key) if self.is_by_key else batches
-        with (
-            RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer,
-            KeyDeletes(self.deletes, self.target, self.key, self.run) as deletes,
-        ):
-            writer.write(deletes.of(rows))
-        return TaskReport((*writer.files, *deletes.files))
+        with RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer:
+            writer.write(rows)
+        return TaskReport(tuple(writer.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

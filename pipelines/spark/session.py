@@ -3,7 +3,7 @@
 This module imports pyspark. The code for the workers is packed in `package.py`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nevermore.pipelines.config.project import LOCAL_MASTER, Config, SparkConfig, sql_names, view_names
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_catalog
-from nevermore.scan_core import OptionError, Scan, Table, open_table
+from nevermore.scan_core import OptionError, Table, open_table
 from nevermore.scan_core.spark import (
     NativeLimits,
     Reader,
@@ -91,7 +91,6 @@ def register_views(
     tables: Collection[str] | None = None,
     *,
     reader: Reader = "auto",
-    narrow: Mapping[str, Callable[[Scan], Scan]] | None = None,
     limits: NativeLimits | None = None,
 ) -> dict[str, MirrorView]:
     """Make a temporary view of each mirror that exists, replacing views of these names.
@@ -103,7 +102,6 @@ def register_views(
         config: the project.
         tables: names of some of its tables; None for all.
         reader: see `dataframe`.
-        narrow: for some tables a function that changes the scan, for example `lambda scan: scan.as_of(snapshot_id)`.
         limits: see `dataframe`.
 
     Returns:
@@ -123,7 +121,7 @@ def register_views(
         raise ConfigError(f"tables must be a sequence of names, not a single text: [{tables!r}]")
     config = expanded(config, catalog := open_catalog(config))
     wanted = tuple(config.tables if tables is None else tables)
-    for name in (*wanted, *(narrow or {})):
+    for name in wanted:
         if name not in config.tables:
             near = get_close_matches(name, sorted(config.tables), n=1, cutoff=0.0)
             raise ConfigError(f"no table {name!r} in the config; did you mean {near[0]!r}?")
@@ -134,8 +132,6 @@ def register_views(
         if mirror is None:
             continue
         scan = open_table(mirror, options=config.scan_options).scan()
-        if narrow and name in narrow:
-            scan = narrow[name](scan)
         snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
         frame = dataframe(spark, scan, reader, limits=limits)
         frame.createOrReplaceTempView(names[name])

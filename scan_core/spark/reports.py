@@ -63,25 +63,20 @@ class TaskReports:
         """Stages that reported, in the order they were submitted."""
         return tuple(sorted({_stage_id(name) for name in self._reports()}))
 
-    def of_last_stage(self) -> ScanMetrics:
-        """Metrics of the newest read of the relation; those of the plan if no task has reported."""
-        return self.total(max(self.stage_ids, default=-1))
-
-    def total(self, stage_id: int | None = None) -> ScanMetrics:
-        """The plan's counts once, plus those of every read so far, or of one stage: a self-join reads twice."""
+    def total(self) -> ScanMetrics:
+        """The plan's counts once, plus those of every read so far: a self-join reads twice."""
         total = ScanMetrics(**self._plan().get("metrics", {}))
-        for report in self._reports(stage_id).values():
+        for report in self._reports().values():
             total.add(ScanMetrics(**report["metrics"]))
         return total
 
-    def _reports(self, stage_id: int | None = None) -> dict[str, dict[str, Any]]:
+    def _reports(self) -> dict[str, dict[str, Any]]:
         """The reports by file, fetched from other hosts if some may be missing."""
-        pattern = REPORT_PATTERN if stage_id is None else f"stage-{stage_id:06}-split-*.json"
-        found = reports_here(self.directory, pattern)
-        if self.fetch is not None and (not found or _num_missing(_parsed(reports_here(self.directory)))):
+        found = _parsed(reports_here(self.directory))
+        if self.fetch is not None and (not found or _num_missing(found)):
             self.fetch(self.directory)
-            found = reports_here(self.directory, pattern)
-        return _parsed(found)
+            found = _parsed(reports_here(self.directory))
+        return found
 
     def _plan(self) -> dict[str, Any]:
         found = reports_here(self.directory, _PLAN_FILE)

@@ -41,7 +41,7 @@ def test_check_posts_an_alert_for_each_failed_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["shop.products"], "shop.products is a mirror, and only published tables are compared by partition"),
+        (["shop.products"], "give the published table whose partitions"),
         ([], "give the published table whose partitions are to be compared"),
         (["shop.daily", "shop.daily"], "just one"),
         (["shop.productz"], "did you mean shop.products?"),

@@ -23,7 +23,6 @@ from nevermore.pipelines.publish.publish_commit import (
     StagedSnapshot,
 )
 from nevermore.pipelines.publish.state import SOURCES, appended, partitions_json, remembered
-from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
 from nevermore.scan_core import open_table
 
 NAME = "shop.published"
@@ -74,12 +73,10 @@ class Project:
         )
         told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
 
-        def write(delta: RowDelta, deletes: TaskDeletes | None) -> list[WrittenFile]:
-            with KeyDeletes(deletes, delta.target, key, run) as beside:
-                rows = pa.Table.from_batches(beside.of(table.to_batches()), columns)
+        def write(delta: RowDelta) -> list[WrittenFile]:
             with RollingWriter(delta.target, delta.default_spec, LAYOUT, run) as writer:
-                writer.write(rows.to_batches())
-            return [*writer.files, *beside.files]
+                writer.write(table.to_batches())
+            return list(writer.files)
 
         return publication.commit(write, told)
 

@@ -13,6 +13,8 @@ from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.publish import query
+from nevermore.pipelines.publish.audit import CheckFailedError
 from nevermore.pipelines.publish.query import tables_read
 from nevermore.pipelines.publish.refresh import publish
 from nevermore.scan_core import open_table
@@ -38,7 +40,9 @@ def land(folder: Path, seed: int, first: int) -> None:
         key = (row["id"], row["part"])
         source = {"db": "shop", "table": "products", "ts_ms": 1_000_000 + number // 2 * 1000}
         kind = dice.choices(["write", "delete", "move", "truncate"], [8, 3, 2, 0.3])[0]
-        old: Any = {"id": key[0], "part": key[1], "name": ""}
+        old: Any = {"id": key[0], "part": key[1]}
+        if key in rows and dice.random() < 0.4:
+            row["name"] = "__debezium_unavailable_value"
         if kind == "write":
             event = {"op": "u" if key in rows else "c", "before": old if key in rows else None, "after": row}
             rows[key] = row
@@ -58,40 +62,57 @@ def land(folder: Path, seed: int, first: int) -> None:
     (folder / "landing" / f"{first}.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
+def kept(before: list[Any] | None) -> dict[str, Any]:
+    """The name that was not sent: the one of the version before, unless that is of another row."""
+    is_same = before is not None and before[3] != "d"
+    return {"name": before[2], "not_sent": before[4]} if before and is_same else {"not_sent": "name"}
+
+
+class Versions:
+    """All versions so far, and the one of each key that holds."""
+
+    def __init__(self, *, soft: bool) -> None:
+        self.soft = soft
+        self.found: list[list[Any]] = []
+        self.current: dict[tuple[Any, ...], list[Any]] = {}
+
+    def end(self, key: tuple[Any, ...], at: Any) -> list[Any] | None:
+        version = self.current.pop(key, None)
+        if version is not None:
+            version[6:] = [at, False]
+        return version
+
+    def begin(self, key: tuple[Any, ...], row: dict[str, Any] | None, op: str, at: Any) -> None:
+        version = self.end(key, at)
+        if row is None and version is not None and self.soft and version[3] != "d":
+            row = {"id": version[0], "part": version[1], "name": version[2], "not_sent": version[4]}
+        if row is not None:
+            self.current[key] = [row["id"], row["part"], row["name"], op, row.get("not_sent", ""), at, None, True]
+            self.found.append(self.current[key])
+
+
 def expected(config: Config, time: str, *, soft: bool) -> list[tuple[Any, ...]]:
     """The versions, by applying the change log one change after the other."""
     log = open_table(open_catalog(config).load_table("change_log.shop_products")).scan().to_table()
-    found: list[list[Any]] = []
-    current: dict[tuple[Any, ...], list[Any]] = {}
-
-    def begin(key: tuple[Any, ...], row: dict[str, Any] | None, op: str, at: Any) -> None:
-        version = current.pop(key, None)
-        if version is not None:
-            version[5:] = [at, False]
-        if row is None and version is not None and soft and version[3] != "d":
-            row = {"id": version[0], "part": version[1], "name": version[2]}
-        if row is not None:
-            current[key] = [row["id"], row["part"], row["name"], op, at, None, True]
-            found.append(current[key])
-
+    versions = Versions(soft=soft)
     for change in log.sort_by("ordinal").to_pylist():
-        at = change["source_ts"] if time == "source" and change["source_ts"] else change["ingested_at"]
+        at = change["source_ts" if time == "source" else "ingested_at"]
         old, new = change["key"], change["after"]
-        if change["op"] == "t":
-            for version in current.values():
-                version[5:] = [at, False]
-            current.clear()
-            continue
-        if change["op"] == "d" or (change["op"] == "u" and (old["id"], old["part"]) != (new["id"], new["part"])):
-            begin((old["id"], old["part"]), None, "d", at)
+        for key in [*versions.current] if change["op"] == "t" else ():
+            versions.end(key, at)
+        moves = change["op"] == "u" and (old["id"], old["part"]) != (new["id"], new["part"])
+        if change["op"] == "d" or moves:
+            versions.begin((old["id"], old["part"]), None, "d", at)
         if new is not None:
-            begin((new["id"], new["part"]), new, change["op"], at)
-    return sorted(map(tuple, found), key=str)
+            before = None if moves else versions.current.get((new["id"], new["part"]))
+            new |= kept(before) if "name" in change["unchanged"] else {}
+            versions.begin((new["id"], new["part"]), new, change["op"], at)
+    return sorted(map(tuple, versions.found), key=str)
 
 
 def published(config: Config, name: str = "shop.products_history") -> list[tuple[Any, ...]]:
     rows = open_table(open_catalog(config).load_table(name)).scan().to_table().to_pylist()
-    names = ["id", "part", "name", "operation", "valid_from", "valid_to", "is_current"]
+    names = ["id", "part", "name", "operation", "not_sent", "valid_from", "valid_to", "is_current"]
     return sorted((tuple(row[n] for n in names) for row in rows), key=str)
 
 
@@ -105,8 +126,49 @@ def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) ->
         run_once(config)
         publish(config, "shop.products_history", auditor=ProjectAuditor())
         assert published(config) == expected(config, time, soft=deletes == "soft")
+    assert {row[4] for row in published(config)} == {"", "name"}
     (found,) = (r for r in check_published(config, "shop.products_history") if r.name == "published_equals_duckdb")
     assert found.passed
+    assert not found.details
+    assert found.compared["rows by DuckDB"] == len(published(config))
+
+
+def land_lines(folder: Path, number: int, *events: dict[str, Any]) -> None:
+    source = {"db": "shop", "table": "products", "ts_ms": 1_000_000 + number * 1000}
+    lines = [json.dumps({"ts_ms": source["ts_ms"], "source": source, "before": None, **event}) for event in events]
+    (folder / "landing").mkdir(exist_ok=True)
+    (folder / "landing" / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_a_run_makes_the_versions_of_keys_that_changed(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+
+    def row(number: int, name: str = "new") -> dict[str, Any]:
+        return {"id": number, "part": "a", "name": name}
+
+    steps: list[tuple[list[dict[str, Any]], int | None]] = [
+        ([{"op": "c", "after": row(n)} for n in range(60)], None),
+        ([], 0),
+        (
+            [
+                {"op": "u", "before": row(1), "after": row(1, "other")},
+                {"op": "u", "before": row(2), "after": row(70)},
+                {"op": "d", "before": row(3), "after": None},
+                {"op": "c", "after": row(80)},
+            ],
+            5,
+        ),
+        ([{"op": "u", "before": {"id": 1, "part": "a"}, "after": row(1, "__debezium_unavailable_value")}], 1),
+        ([{"op": "t"}], None),
+        ([{"op": "c", "after": row(1)}], 1),
+    ]
+    for number, (events, changed) in enumerate(steps):
+        land_lines(tmp_path, number, *events)
+        run_once(config)
+        report = publish(config, "shop.products_history", auditor=ProjectAuditor())
+        assert (0 if report.is_unchanged else report.changed_keys) == changed
+        assert published(config) == expected(config, "source", soft=False)
+    assert {name for _, _, name, operation, *_ in published(config) if operation == "u"} == {"other", "new"}
 
 
 def test_sql_may_read_change_logs(tmp_path: Path) -> None:
@@ -132,3 +194,12 @@ def test_sql_may_read_change_logs(tmp_path: Path) -> None:
 def test_what_is_no_history_is_refused(tmp_path: Path, entry: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tables_read(config_of(tmp_path, {"shop.history": entry}), "shop.history")
+
+
+def test_a_wrong_history_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "_HISTORY", query._HISTORY.replace("lead(at)", "lead(at, 2)"))
+    config = config_of(tmp_path)
+    land(tmp_path, seed=1, first=0)
+    run_once(config)
+    with pytest.raises(CheckFailedError, match="published_equals_duckdb"):
+        publish(config, "shop.products_history", auditor=ProjectAuditor())

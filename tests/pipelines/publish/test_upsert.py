@@ -1,6 +1,5 @@
 """Rows of a published table that take the place of those with their key: who deletes what, without Spark."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 from nevermore.pipelines.errors import CommitConflictError, ConfigError
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.table_writer import write_rows
-from nevermore.pipelines.mirrors.delete_scope import live_keys
-from nevermore.pipelines.publish.task import KeyDeletes, TaskDeletes
 from tests.pipelines.publish.amounts import COLUMNS, FIRST, SECOND, Project
 
 
@@ -71,27 +68,16 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nevermore.pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
 
 
-def no_keys(*_: Any) -> Any:
-    raise AssertionError("the driver has read keys")
-
-
 @pytest.mark.usefixtures("large")
-def test_whoever_writes_rows_deletes_their_keys_and_the_driver_reads_none(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nevermore.pipelines.publish.publish_commit.written_keys", no_keys)
+def test_keys_that_no_file_can_have_are_not_deleted(project: Project) -> None:
     project.publish("upsert", FIRST, {1: 10, 2: 20, 3: 30})
     published = project.must_publish("upsert", SECOND, {2: 21, 9: 90})
     assert [file.record_count for file in published.files] == [2]
-    assert [file.path.rpartition("/")[2][:4] for file in published.delete_files] == ["run-"]
     assert deletes_of(project) == [(1, False)]  # of 9, no file can have it; in another day 2 is deleted by a global one
     assert project.rows == [(1, 1, 10), (1, 3, 30), (2, 2, 21), (2, 9, 90)]
 
 
-def test_keys_with_the_day_in_them_are_deleted_by_whoever_writes_them_in_that_day(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nevermore.pipelines.publish.publish_commit.written_keys", no_keys)
+def test_keys_with_the_day_in_them_are_deleted_in_that_day(project: Project) -> None:
     for amount in (10, 11):
         project.publish("upsert", FIRST, {1: amount, 2: amount}, key=("day", "id"))
     assert deletes_of(project) == [(2, True)]
@@ -138,24 +124,6 @@ def test_deletes_in_a_day_do_not_reach_what_another_writer_brings_under_another_
     monkeypatch.setattr(RowDelta, "commit", commit)
     project.publish("upsert", FIRST, {1: 11}, key=("day", "id"))
     assert project.rows == [(1, 1, 11), (1, 2, 22)]
-
-
-def test_keys_are_held_up_to_so_many_bytes(project: Project) -> None:
-    project.publish("upsert", FIRST, {i: i for i in range(1_000)})
-    delta = RowDelta(project.table)
-    live = live_keys(delta.table, delta.schema, ("id",))
-    batches = pa.table([[FIRST] * 1_000, range(1_000), range(1_000)], schema=COLUMNS).to_batches(100)
-    asked = TaskDeletes(delta.unpartitioned_spec(), live)
-    with KeyDeletes(asked, delta.target, ("id",), "run", max_bytes=1_600) as deletes:
-        assert list(deletes.of(batches)) == batches
-    assert [file.record_count for file in deletes.files] == [200] * 5
-    failing = chain(batches, (no_keys() for _ in range(1)))
-    with (
-        pytest.raises(AssertionError, match="read keys"),
-        KeyDeletes(asked, delta.target, ("id",), "gone", max_bytes=1) as deletes,
-    ):
-        list(deletes.of(failing))
-    assert list(project.folder.rglob("gone-*")) == []
 
 
 def test_a_key_that_cannot_be_one_is_refused(project: Project) -> None:

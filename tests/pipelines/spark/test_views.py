@@ -65,11 +65,8 @@ def test_sql_over_the_views_sees_living_rows_of_pinned_snapshots(spark: SparkSes
 
 
 def test_readers_and_scans_may_be_chosen(spark: SparkSession, config: Config) -> None:
-    views = register_views(
-        spark, config, ["shop.orders"], reader="python", narrow={"shop.orders": lambda scan: scan.where("customer = 1")}
-    )
+    views = register_views(spark, config, ["shop.orders"], reader="python")
     assert views["shop.orders"].choice.strategy == "python"
-    assert spark.table("orders").count() == 12
     with pytest.raises(ConfigError, match=r"no table 'shop\.order' in the config; did you mean 'shop\.orders'\?"):
         register_views(spark, config, ["shop.order"])
 

@@ -16,6 +16,7 @@ from nevermore.scan_core.spark.frames import choice_of, dataframe, reports_of
 from nevermore.scan_core.spark.reader_choice import Reader
 from tests.support.spark_session import SPARK_TEST
 from tests.support.spark_table import build_spark_table
+from tests.support.task_reports import of_last_stage
 
 pytestmark = SPARK_TEST
 
@@ -88,6 +89,6 @@ def test_a_view_is_right_in_any_query(spark: SparkSession, table: Table, sql: st
 def test_both_readers_say_who_they_are_and_what_they_removed(spark: SparkSession, table: Table) -> None:
     python = dataframe(spark, table.scan(), reader="python")
     assert (python.count(), choice_of(python).strategy) == (363, "python")
-    assert reports_of(python).of_last_stage().rows_removed_by_equality_deletes == 40
+    assert of_last_stage(reports_of(python)).rows_removed_by_equality_deletes == 40
     native = dataframe(spark, table.scan())
     assert (native.count(), choice_of(native).strategy) == (363, "native")

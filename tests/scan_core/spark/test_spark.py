@@ -22,6 +22,7 @@ from tests.support.rendering import rendered
 from tests.support.spark_session import SPARK_TEST
 from tests.support.spark_table import build_spark_table
 from tests.support.table_builder import TableBuilder
+from tests.support.task_reports import of_last_stage
 
 pytestmark = SPARK_TEST
 
@@ -49,7 +50,7 @@ def test_one_process_thread_pool_and_spark_give_equal_rows_and_read_equal_bytes(
     pool = table.scan().with_options(ScanOptions(parallelism=4))
     frame = dataframe(spark, table.scan(), reader="python")
     assert _rows(frame) == _rows(pool) == _rows(one)
-    in_spark = reports_of(frame).of_last_stage()
+    in_spark = of_last_stage(reports_of(frame))
     for count in ("bytes_read", "bytes_skipped", "rows_in_files", "rows_out", "rows_removed_by_equality_deletes"):
         assert getattr(in_spark, count) == getattr(one.metrics, count) == getattr(pool.metrics, count), count
     assert in_spark.rows_removed_by_equality_deletes == 40
@@ -61,7 +62,7 @@ def test_predicate_and_columns_are_applied_in_the_tasks(spark: SparkSession, tab
     frame = dataframe(spark, scan)
     assert frame.columns == ["name", "id"]
     assert _rows(frame) == _rows(scan)
-    assert reports_of(frame).of_last_stage().rows_out == len(_rows(scan)) < 20
+    assert of_last_stage(reports_of(frame)).rows_out == len(_rows(scan)) < 20
 
 
 def _operators(frame: DataFrame) -> str:
@@ -88,7 +89,7 @@ def test_filters_the_scan_applies_exactly_are_not_applied_again_and_others_stay(
     assert "(id#" in conditions[0]  # Spark finds columns without regard to case, this scan does not
     assert "qty" not in conditions[0]
     assert _rows(mixed) == _rows(plain.filter("qty = 5 and soundex(name) = 'N000' and id > 30"))
-    assert reports_of(mixed).of_last_stage().rows_out == table.scan().where("qty = 5").count()
+    assert of_last_stage(reports_of(mixed)).rows_out == table.scan().where("qty = 5").count()
 
 
 def test_filters_are_all_left_to_a_session_that_means_them_otherwise(ansi_spark: SparkSession, table: Table) -> None:
@@ -229,7 +230,7 @@ def test_empty_tables_and_tables_of_dead_rows_are_empty_dataframes(
     builder.commit(builder.equality_delete({"id": [1, 2]}, ids=[1]))
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="python")
     assert frame.count() == 0
-    assert reports_of(frame).of_last_stage().rows_removed_by_equality_deletes == 2
+    assert of_last_stage(reports_of(frame)).rows_removed_by_equality_deletes == 2
 
 
 def test_a_scan_limit_holds_for_the_dataframe(spark: SparkSession, table: Table) -> None:
@@ -251,7 +252,7 @@ def test_scan_options_reach_the_workers(spark: SparkSession, tmp_path: Path) -> 
     for options, is_pruned in ((ScanOptions(), True), (ScanOptions.without_optimisations(), False)):
         frame = dataframe(spark, scan.with_options(options), reader="python")
         assert frame.count() == 9
-        assert (reports_of(frame).of_last_stage().row_groups_pruned > 0) == is_pruned
+        assert (of_last_stage(reports_of(frame)).row_groups_pruned > 0) == is_pruned
 
 
 def test_reports_belong_to_what_dataframe_returned(spark: SparkSession, table: Table) -> None:

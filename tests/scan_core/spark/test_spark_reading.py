@@ -19,6 +19,7 @@ from nevermore.scan_core.spark.types import spark_schema
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
+from tests.support.task_reports import of_last_stage
 
 pytestmark = SPARK_TEST
 
@@ -58,7 +59,7 @@ def test_tasks_do_not_read_payload_pages_without_a_row_of_the_result(spark: Spar
     frame = dataframe(spark, scan, reader="python")
     wanted = [i for i in range(15_000, 15_010) if i not in (15_001, 15_003)]
     assert [tuple(row) for row in frame.orderBy("id").collect()] == [(i, payload[i]) for i in wanted]
-    read = reports_of(frame).of_last_stage()
+    read = of_last_stage(reports_of(frame))
     assert (read.rows_out, read.rows_removed_by_equality_deletes) == (8, 2)
     assert read.bytes_read < 40_000 < read.bytes_skipped
     assert read.pages_skipped > 50
@@ -76,7 +77,7 @@ def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path:
     scan = scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions.of(share_indexes=is_shared))
     frame = dataframe(spark, scan, reader="python")
     assert frame.count() == 533
-    read = reports_of(frame).of_last_stage()
+    read = of_last_stage(reports_of(frame))
     assert (read.rows_out, read.rows_removed_by_equality_deletes) == (533, 267)
     assert read.splits_read >= 4  # in two workers at a time
     if is_shared:

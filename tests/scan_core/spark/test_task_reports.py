@@ -2,12 +2,13 @@ from pathlib import Path
 
 from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.spark.reports import TaskReports
+from tests.support.task_reports import of_last_stage
 
 
 def test_without_plan_and_tasks_everything_is_zero(tmp_path: Path) -> None:
     reports = TaskReports(tmp_path / "nothing")
     assert (reports.num_splits, reports.stage_ids) == (0, ())
-    assert reports.total() == reports.of_last_stage() == ScanMetrics()
+    assert reports.total() == of_last_stage(reports) == ScanMetrics()
 
 
 def test_plan_and_splits_of_a_stage_add_up(tmp_path: Path) -> None:
@@ -16,7 +17,7 @@ def test_plan_and_splits_of_a_stage_add_up(tmp_path: Path) -> None:
     reports.write_task(7, 0, ScanMetrics(rows_out=10, bytes_read=100))
     reports.write_task(7, 1, ScanMetrics(rows_out=5))
     assert reports.num_splits == 2
-    assert reports.total(7) == ScanMetrics(manifests_read=3, rows_out=15, bytes_read=100)
+    assert reports.total() == ScanMetrics(manifests_read=3, rows_out=15, bytes_read=100)
 
 
 def test_a_second_attempt_replaces_the_report_of_the_first(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_relation_read_twice_counts_both_reads_and_its_plan_once(tmp_path: Pat
     reports.write_task(11, 0, ScanMetrics(rows_out=6))
     assert reports.stage_ids == (2, 11)
     assert reports.total() == ScanMetrics(data_files_planned=4, rows_out=16)
-    assert reports.of_last_stage() == ScanMetrics(data_files_planned=4, rows_out=6)
+    assert of_last_stage(reports) == ScanMetrics(data_files_planned=4, rows_out=6)
 
 
 def test_without_a_folder_every_relation_has_its_own() -> None:
