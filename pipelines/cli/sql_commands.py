@@ -27,6 +27,7 @@ from nevermore.pipelines.cli.arguments import (
     load,
     log_progress,
     parse_scan_options,
+    parse_time,
 )
 from nevermore.pipelines.cli.row_output import write_rows
 from nevermore.pipelines.cli.terminal import print_result
@@ -84,7 +85,7 @@ def sql(
             raise ConfigError("--engine spark needs a query, and cannot be combined with --snapshot, --as-of and --ref")
         rows = _spark_rows(settings, query, limit, is_explained=is_explained, as_json=as_json)
     else:
-        session = _Session(Project(settings), partial(build_scan, snapshot=snapshot, as_of=as_of, ref=ref))
+        session = _Session(Project(settings), partial(build_scan, snapshot=snapshot, as_of=as_of, ref=ref), as_of)
         if query is None:
             _prompt(session, null)
             return
@@ -118,11 +119,11 @@ class _Session:
         views: its tables by the names of their views, when the last query began.
     """
 
-    def __init__(self, project: Project, scan_of: "Callable[[Table], Scan]") -> None:
+    def __init__(self, project: Project, scan_of: "Callable[[Table], Scan]", as_of: str | None = None) -> None:
         self._library = require_package("duckdb", "SQL", "nevermore-iceberg[sql]")
         self.project = project
         self.views: dict[str, str] = {}
-        self._scan_of = scan_of
+        self._scan_of, self._as_of = scan_of, as_of
         self._connection = duckdb_connection()
 
     def run(self, query: str, limit: int | None = None) -> "DuckDBPyRelation | None":
@@ -138,7 +139,10 @@ class _Session:
             used = {*self.views}
         names = {name.partition(" AS ")[0].replace('"', "").lower() for name in used}
         named = {table for view, table in self.views.items() if view.lower() in names}
-        scans = {name: self._scan_of(self.project.table(name)) for name in named}
+        if self._as_of is None:
+            scans = {name: self._scan_of(self.project.table(name)) for name in named}
+        else:
+            scans = self.project.as_of(parse_time(self._as_of), named)
         add_views(self._connection, self.views, scans)
         if (found := self._connection.sql(query)) is None:
             return None

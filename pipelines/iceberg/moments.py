@@ -15,9 +15,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from nevermore.pipelines.errors import PositionLostError
+from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.sources import MysqlSource, PostgresSource
+from nevermore.pipelines.errors import PositionLostError, SourceError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import commit
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
 
 MOMENTS = "nevermore.moments"
 """Table property of a change log: moments of its source as JSON, oldest first."""
-RECENT = 4
-"""The last moments are kept: a mirror that follows its log later may still be at one of them."""
-MAX_MOMENTS = 12
+RECENT_TABLES = 500
+"""The last moments are kept, up to so many tables in them, for readers of earlier times, and as a mirror may follow its log later."""
+MAX_OLDER = 12
 """Older ones are kept if tables of the source are read at different times: the last ones that have these tables together."""
 
 
@@ -80,50 +83,66 @@ def record_moment(catalog: "Catalog", logs: Sequence[str], moment: Moment) -> No
     if known and known[-1].reached == moment.reached:
         return
     moments = [*known, moment]
-    newer: list[Moment] = []  # newest first
-    for number, older in enumerate(reversed(moments)):
-        if number < RECENT or not any(older.reached.keys() <= m.reached.keys() for m in newer):
+    newest = moments[::-1]
+    recent = max(4, RECENT_TABLES // len(moment.reached))
+    newer = newest[:recent]
+    for older in newest[recent:]:
+        if not any(older.reached.keys() <= m.reached.keys() for m in newer):
             newer.append(older)
-    kept = newer[:MAX_MOMENTS][::-1]
+    kept = newer[: recent + MAX_OLDER][::-1]
     text = json.dumps([[m.at, dict(m.reached)] for m in kept], separators=(",", ":"))
     host: Any = next(table for name in sorted(logs) if (table := find_table(catalog, name)) is not None)
     commit(host, [], [{"action": "set-properties", "updates": {MOMENTS: text}}])
 
 
 def common_snapshots(
-    catalog: "Catalog", logs: Sequence[str], mirrors: "Mapping[str, tuple[str, CatalogTable]]"
-) -> dict[str, int] | None:
-    """The newest snapshots of mirrors that show one commit position; None if there are none.
+    catalog: "Catalog", config: Config, mirrors: "Mapping[str, CatalogTable]", until_ms: float = inf
+) -> dict[str, int]:
+    """Snapshots of mirrors that share a live source, at its last commit that all of them showed at a time.
 
-    Args:
-        catalog: where the tables are.
-        logs: change logs of all tables of the source.
-        mirrors: (change log, mirror) by name.
+    Left out are mirrors of which that is the current snapshot, and those that share their source with no other: each has whole
+    transactions only.
 
     Raises:
+        SourceError: there is no such commit.
         PositionLostError: a table property or a position cannot be read.
     """
-    recorded = (moment for moment in moments_of(catalog, logs) if mirrors.keys() <= moment.reached.keys())
-    known = [*recorded, *_logged(catalog, {name: log for name, (log, _) in mirrors.items()})]
-    for moment in sorted(known, key=lambda m: -sum(m.reached[name] for name in mirrors)):
-        if (found := snapshots_at(moment, {name: mirror for name, (_, mirror) in mirrors.items()})) is not None:
-            return found
-    return None
+    found: dict[str, int] = {}
+    by_source: dict[str, list[str]] = {}
+    for name in (n for n in mirrors if n in config.tables):  # change logs are read as they are
+        source = config.tables[name].source
+        if isinstance(source, PostgresSource | MysqlSource):
+            by_source.setdefault(source.model_dump_json(), []).append(name)
+    for names in (names for names in by_source.values() if len(names) > 1):
+        source = config.tables[names[0]].source
+        logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
+        recorded = [moment for moment in moments_of(catalog, logs) if moment.reached.keys() >= {*names}]
+        known = [*recorded, *_logged(catalog, {name: change_log_name(name) for name in names}, until_ms)]
+        known.sort(key=lambda m: -sum(m.reached[name] for name in names))
+        shown = (snapshots_at(moment, {name: mirrors[name] for name in names}, until_ms) for moment in known)
+        if (pinned := next(filter(None, shown), None)) is None:
+            raise SourceError(
+                f"{' and '.join(names)} are of one database, and there is no commit of which all of them have a snapshot: run "
+                "nevermore ingest for all tables of the database, and fix those that fail first"
+            )
+        found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}
+    return found
 
 
-def _logged(catalog: "Catalog", logs: Mapping[str, str]) -> list[Moment]:
-    """Positions among the last ones of all these change logs."""
-    reached = {name: _commits(find_table(catalog, log)) for name, log in logs.items()}
+def _logged(catalog: "Catalog", logs: Mapping[str, str], until_ms: float) -> list[Moment]:
+    """Positions among the last ones of all these change logs at a time."""
+    reached = {name: _commits(find_table(catalog, log), until_ms) for name, log in logs.items()}
     shared = set[str].intersection(*map(set, reached.values()))
     return [Moment(at, {name: commits[at] for name, commits in reached.items()}) for at in shared]
 
 
-def _commits(log: "CatalogTable | None") -> dict[str, int]:
-    """The last positions of a change log, each with its last change up to there; without those within a load."""
+def _commits(log: "CatalogTable | None", until_ms: float) -> dict[str, int]:
+    """The last positions of a change log at a time, each with its last change up to there; without those within a load."""
     found: dict[str, int] = {}
     if log is None:
         return found
-    for snapshot in islice(positions.ancestors(log), LAST_COMMITS):
+    line = (snapshot for snapshot in positions.ancestors(log) if snapshot.timestamp_ms <= until_ms)
+    for snapshot in islice(line, LAST_COMMITS):
         summary = positions.summary_properties(snapshot)
         text = positions.position_in(summary, storage_of(log))
         if text is None or positions.LAST_ORDINAL not in summary:
@@ -134,13 +153,14 @@ def _commits(log: "CatalogTable | None") -> dict[str, int]:
     return found
 
 
-def snapshots_at(moment: Moment, mirrors: "Mapping[str, CatalogTable]") -> dict[str, int] | None:
-    """The newest snapshot of each mirror that has exactly the changes up to a moment; None if one of them has none."""
+def snapshots_at(moment: Moment, mirrors: "Mapping[str, CatalogTable]", until_ms: float = inf) -> dict[str, int] | None:
+    """The newest snapshot of each mirror, at a time, that has exactly the changes up to a moment; None if one has none."""
     found = {}
     for name, mirror in mirrors.items():
         for snapshot in positions.ancestors(mirror):
             ordinal = positions.summary_properties(snapshot).get(positions.LOG_ORDINAL)
-            if ordinal is not None and int(ordinal) == moment.reached.get(name):
+            is_it = ordinal is not None and int(ordinal) == moment.reached.get(name)
+            if is_it and snapshot.timestamp_ms <= until_ms:
                 found[name] = snapshot.snapshot_id
                 break
         else:

@@ -17,6 +17,7 @@ from nevermore.pipelines.config.project import Config, adding_table, load, sql_n
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
 from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
+from nevermore.pipelines.iceberg.moments import common_snapshots
 from nevermore.scan_core import Expr, Scan, ScanOptions, Table, TableNotFoundError
 from nevermore.scan_core.io import require_package, temporary_folder
 
@@ -141,6 +142,32 @@ class Project:
         """A scan of all rows of a table that are not deleted; the errors are those of `table`."""
         return self.table(name).scan()
 
+    def as_of(self, when: datetime | str, names: Collection[str] | None = None) -> dict[str, Scan]:
+        """Scans of tables as they were at a time, by name; all mirrors of one database show one of its commits.
+
+        Example: `project.as_of("2026-01-03T12:00")["shop.orders"].to_pandas()`.
+
+        Args:
+            when: a time, or its ISO 8601 text, in UTC without a zone.
+            names: these tables; default: all mirrors and published tables of the config.
+
+        Raises:
+            TableNotFoundError: there is no such table.
+            ScanError: a table has no snapshot of that time.
+            SourceError: mirrors of a database have no commit in common that all of them had reached by then.
+        """
+        tables = {
+            name: catalog_table(name, self.config, open_to_look) for name in (self.tables if names is None else names)
+        }
+        options = self.config.scan_options
+        scans = {n: scan_core.open_table(t, options=options).scan().as_of_time(when) for n, t in tables.items()}
+        if (catalog := open_to_look(self.config)) is None:
+            return scans
+        # a table without a snapshot of the time is an error of its own
+        until = min((scan.timestamp_ms or 0 for scan in scans.values() if scan.snapshot), default=0)
+        pinned = common_snapshots(catalog, expanded(self.config, catalog), tables, until)
+        return {name: scan.as_of_snapshot(pinned[name]) if name in pinned else scan for name, scan in scans.items()}
+
     def polars(self, name: str) -> "LazyFrame":
         """A table as a LazyFrame of Polars, which reads only the columns and rows that a query needs.
 
@@ -171,7 +198,7 @@ class Project:
 
         Args:
             names: these tables; default: all of the config, their change logs and quarantines.
-            as_of: show the tables as of this time, or a table as of the snapshot with this id.
+            as_of: show the tables as of this time, as the method of this name does, or a table as of the snapshot with this id.
             ref: show this branch or tag of the tables.
 
         Raises:
@@ -180,9 +207,11 @@ class Project:
             ScanError: a table has no snapshot of that time, or no such branch.
         """
         views, connection = self.sql_names, duckdb_connection()
-        scans = {name: self.scan(name) for name in (set(views.values()) if names is None else names)}
-        if as_of is not None:
-            scans = {name: scan.as_of(as_of) for name, scan in scans.items()}
+        names = {*views.values()} if names is None else names
+        if isinstance(as_of, datetime):
+            scans = self.as_of(as_of, names)
+        else:
+            scans = {name: self.scan(name) if as_of is None else self.scan(name).as_of(as_of) for name in names}
         if ref is not None:
             scans = {name: scan.at_ref(ref) for name, scan in scans.items()}
         add_views(connection, views, scans)

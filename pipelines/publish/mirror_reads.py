@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
-from nevermore.pipelines.config.project import Config, change_log_name
-from nevermore.pipelines.config.sources import MysqlSource, PostgresSource
-from nevermore.pipelines.errors import PublishError
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import PublishError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.moments import common_snapshots
 from nevermore.pipelines.publish.query import PublishedQuery
@@ -39,7 +38,7 @@ from nevermore.scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from nevermore.pipelines.iceberg.catalog import Catalog, Table
+    from nevermore.pipelines.iceberg.catalog import Catalog
 
 
 def mirror_scans(catalog: "Catalog", config: Config, query: PublishedQuery) -> dict[str, Scan]:
@@ -58,40 +57,14 @@ def mirror_scans(catalog: "Catalog", config: Config, query: PublishedQuery) -> d
         mirrors[name] = mirror
     scans = {name: open_table(mirror, options=config.scan_options).scan() for name, mirror in mirrors.items()}
     if config.published[query.name].consistent:
-        for name, snapshot_id in _at_one_moment(catalog, config, query.name, mirrors).items():
-            scans[name] = scans[name].as_of_snapshot(snapshot_id)
+        try:
+            pinned = common_snapshots(catalog, config, mirrors)
+        except SourceError as error:
+            loose = "With consistent: false, each is read as it is now"
+            raise PublishError(f"published {query.name}: {error}. {loose}") from error
+        scans |= {name: scans[name].as_of_snapshot(snapshot_id) for name, snapshot_id in pinned.items()}
     columns = query.columns({name: scan.schema for name, scan in scans.items()})
     return {name: scan.select(*columns[name]) for name, scan in scans.items()}
-
-
-def _at_one_moment(
-    catalog: "Catalog", config: Config, published: str, mirrors: Mapping[str, "Table"]
-) -> dict[str, int]:
-    """Snapshots of mirrors that share a live source, where they are not the current ones, at its last common commit.
-
-    Raises:
-        PublishError: there is none.
-    """
-    found: dict[str, int] = {}
-    by_source: dict[str, list[str]] = {}
-    for name in (n for n in mirrors if n in config.tables):  # change logs are read as they are
-        source = config.tables[name].source
-        if isinstance(source, PostgresSource | MysqlSource):
-            by_source.setdefault(source.model_dump_json(), []).append(name)
-    for names in by_source.values():
-        if len(names) < 2:  # each mirror by itself has whole transactions only
-            continue
-        source = config.tables[names[0]].source
-        logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
-        pinned = common_snapshots(catalog, logs, {name: (change_log_name(name), mirrors[name]) for name in names})
-        if pinned is None:
-            raise PublishError(
-                f"published {published} reads {' and '.join(names)} of one database, and there is no commit of which all "
-                "of them have a snapshot: run nevermore ingest for all tables of the database, and fix those that fail "
-                "first. With consistent: false, each is read as it is now"
-            )
-        found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,24 @@
 """Readers of several mirrors of one database see a state that the database had."""
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.errors import PublishError, SourceError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.iceberg.moments import moments_of, snapshots_at
 from nevermore.pipelines.ingest import feed_run
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
+from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.maintain.compact import compact_mirror
 from nevermore.pipelines.publish.mirror_reads import mirror_scans
 from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.sources.postgres.reader import PostgresReader
-from nevermore.scan_core import open_table
+from nevermore.scan_core import SnapshotNotFoundError, open_table
 
 ACCOUNTS = 20
 SQL = "select c.amount, s.amount as other from shop.checking c cross join shop.savings s"
@@ -87,6 +90,48 @@ def test_mirrors_that_were_read_apart_are_published_as_they_were_together(bank: 
     assert total(config) == 2 * ACCOUNTS * 100
     bank.ingest(config)
     assert total(config) == total(config, "shop.loose") == 2 * ACCOUNTS * 100
+
+
+def test_any_time_shows_the_mirrors_at_one_commit(bank: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = bank.config("checking", "savings", "notes")
+    bank.sql("INSERT INTO notes VALUES (1)")  # and no change after the load
+    before = datetime.now(UTC)
+    bank.ingest(config)
+    names, times, project = ["shop.checking", "shop.savings", "shop.notes"], [datetime.now(UTC)], Project(config)
+    for number in range(1, 10):
+        transfer(bank, number)
+        run_once(config, tables=names[number % 2 : 1 + number % 2] if number % 3 == 0 else None)
+        times.append(datetime.now(UTC))
+    assert compact_mirror(config, "shop.savings") is not None
+
+    def amounts(scans: Any) -> int:
+        return sum(sum(scans[name].to_table().column("amount").to_pylist()) for name in names[:2])
+
+    assert {amounts(project.as_of(time, names)) for time in times} == {2 * ACCOUNTS * 100}
+    assert len({amounts({name: project.scan(name).as_of(time) for name in names}) for time in times}) > 1
+    seen = [sorted(project.as_of(time, names)[names[0]].to_table().column("amount").to_pylist()) for time in times]
+    assert len({*map(tuple, seen)}) > 5
+    sums = "select (select sum(amount) from checking) + (select sum(amount) from savings), (select count(*) from notes)"
+    for time in times:
+        assert project.duckdb(names, as_of=time).sql(sums).fetchall() == [(2 * ACCOUNTS * 100, 1)]
+    with pytest.raises(SystemExit, match="0"):
+        main(["sql", sums, "--as-of", times[3].isoformat(), "--format", "csv", "--config", str(config.path)])
+    assert f"{2 * ACCOUNTS * 100},1" in capsys.readouterr().out
+    with pytest.raises(SnapshotNotFoundError, match="had no snapshot"):
+        project.as_of(before, names)["shop.checking"].count()
+
+
+def test_a_time_without_a_common_commit_is_an_error(bank: Any) -> None:
+    config = bank.config("checking", "savings")
+    run_once(config, tables=["shop.checking"])
+    run_once(config, tables=["shop.savings"])
+    time = datetime.now(UTC)
+    transfer(bank, 1)
+    bank.ingest(config)
+    names = ["shop.checking", "shop.savings"]
+    with pytest.raises(SourceError, match="no commit of which all of them have a snapshot"):
+        Project(config).as_of(time, names)
+    assert Project(config).as_of(time, names[:1])["shop.checking"].count() == ACCOUNTS
 
 
 def test_a_failing_mirror_holds_back_only_what_reads_it(bank: Any) -> None:
