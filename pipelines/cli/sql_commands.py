@@ -85,7 +85,8 @@ def sql(
             raise ConfigError("--engine spark needs a query, and cannot be combined with --snapshot, --as-of and --ref")
         rows = _spark_rows(settings, query, limit, is_explained=is_explained, as_json=as_json)
     else:
-        session = _Session(Project(settings), partial(build_scan, snapshot=snapshot, as_of=as_of, ref=ref), as_of)
+        scan_of = partial(build_scan, snapshot=snapshot, as_of=as_of, ref=ref)
+        session = _Session(Project(settings), scan_of, None if snapshot or ref else as_of)
         if query is None:
             _prompt(session, null)
             return
