@@ -172,7 +172,7 @@ class _Output:
 _EXTRAS = {
     "confluent_kafka": "kafka",
     "dagster": "dagster",
-    "duckdb": "sql",
+    "duckdb": "checks",
     "fastavro": "avro",
     "great_expectations": "checks",
     "llvmlite": "ingest",
