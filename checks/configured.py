@@ -289,7 +289,8 @@ def _health(config: Config, table: str, subject: Subject, name: str) -> CheckRes
         case "no_key_is_stale":
             keys = stale_keys(open_catalog(config), table)
             details = [f"{key}: its newest change is in quarantine" for key in keys[:MAX_OFFENDING_KEYS]]
-            return CheckResult(name, not keys, {"stale keys": len(keys)}, details=details)
+            more = [f"nevermore quarantine show {table}"] if keys else ()
+            return CheckResult(name, not keys, {"stale keys": len(keys)}, details=details, reproduce=more)
         case "quarantine_is_small" if log is not None:
             rejected = find_table(open_catalog(config), quarantine_name(table))
             opened = None if rejected is None else subject.open(str(rejected.metadata_location))
