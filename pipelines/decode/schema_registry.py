@@ -204,21 +204,18 @@ class SchemaRegistry:
     def __init__(self, config: RegistryConfig) -> None:
         self._config = config
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[int, SchemaKind], RegisteredSchema] = OrderedDict()
+        self._kept = lru_cache(MAX_KEPT_SCHEMAS)(self._asked)
         self._unknown: OrderedDict[int, float] = OrderedDict()
         self._session: Any | None = None
 
     def schema(self, schema_id: int, kind: SchemaKind) -> RegisteredSchema:
         """See `Schemas`."""
         with self._lock:
-            if (schema_id, kind) in self._kept:
-                self._kept.move_to_end((schema_id, kind))
-                return self._kept[schema_id, kind]
             asked = self._unknown.get(schema_id)
             if asked is not None and monotonic() - asked < UNKNOWN_SECONDS:
                 raise UnknownSchemaError(f"no schema {schema_id}: the registry {self._config.url} does not know it")
             try:
-                return self._asked(schema_id, kind)
+                return self._kept(schema_id, kind)
             except UnknownSchemaError:
                 # Otherwise every batch with events of a lost schema would ask again.
                 self._unknown[schema_id] = monotonic()
@@ -235,11 +232,7 @@ class SchemaRegistry:
             raise SourceError(
                 f"schema {schema_id} of {self._config.url} is {own}, and format {kind.format} reads {kind.value}: {hint}"
             )
-        schema = RegisteredSchema(found["schema"], self._referenced(found.get("references") or [], kind))
-        self._kept[schema_id, kind] = schema
-        if len(self._kept) > MAX_KEPT_SCHEMAS:
-            self._kept.popitem(last=False)
-        return schema
+        return RegisteredSchema(found["schema"], self._referenced(found.get("references") or [], kind))
 
     def _referenced(self, references: list[Mapping[str, Any]], kind: SchemaKind) -> tuple[tuple[str, str], ...]:
         """The schemas that a schema references, directly or indirectly, by name."""

@@ -239,24 +239,17 @@ def _encodings_for(arrow: pa.DataType) -> frozenset[Encoding]:
     return _OF_BYTES if is_bytes(arrow) else frozenset()
 
 
+_NAMED = (
+    *("boolean", "int", "long", "float", "double", "date", "time", "uuid"),
+    *("timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"),
+)
+_NAMES = {arrow_type(type_of(name)): name for name in _NAMED}
+
+
 def describe(arrow: pa.DataType) -> str:
     """The Iceberg name of an Arrow type, for messages."""
-    names = {
-        pa.bool_(): "boolean",
-        pa.int32(): "int",
-        pa.int64(): "long",
-        pa.float32(): "float",
-        pa.float64(): "double",
-        pa.date32(): "date",
-        pa.time64("us"): "time",
-        pa.timestamp("us"): "timestamp",
-        pa.timestamp("us", "UTC"): "timestamptz",
-        pa.timestamp("ns"): "timestamp_ns",
-        pa.timestamp("ns", "UTC"): "timestamptz_ns",
-        pa.binary(16): "uuid",
-    }
-    if arrow in names:
-        return names[arrow]
+    if arrow in _NAMES:
+        return _NAMES[arrow]
     if pa.types.is_decimal(arrow):
         return f"decimal({arrow.precision},{arrow.scale})"
     if pa.types.is_fixed_size_binary(arrow):

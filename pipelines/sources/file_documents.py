@@ -4,6 +4,7 @@ Handles lines, arrays, pretty-printed objects, and keys followed by values, and 
 read. Documents are not interpreted here.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -19,7 +20,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan import object_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_objects
-from nevermore.pipelines.jsonscan.spans import Documents, from_binary
+from nevermore.pipelines.jsonscan.spans import from_binary
 from nevermore.pipelines.sources.file_options import Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
 from nevermore.scan_core import Mask
@@ -119,33 +120,23 @@ _PARTS_OF_EVENT = ("before", "after", "source", "change", "columns", "identity",
 """Members of change events in all formats that contain objects or arrays; the columns of a key contain neither."""
 _ADDED_TO_ROWS = ("__op", "__deleted", "__table", "__lsn", "__source_ts_ms", "__ts_ms")
 """Members that Debezium's unwrapping transformation adds to rows."""
-_NESTED = (kernels.OBJECT, kernels.ARRAY)
 
 
 def _role(document: bytes) -> _Role:
-    view = np.frombuffer(document, np.uint8)
-    whole = Documents(view, np.zeros(1, np.int32), np.full(1, len(view), np.int32))
-    names = ("op", "schema", "payload", *_PARTS_OF_EVENT, *_ADDED_TO_ROWS)
-    parts = scan_objects(whole, names, learn=False)
-    if parts.status[0] == kernels.TOO_DEEP:
+    status = scan_objects(from_binary(pa.array([document])), learn=False).status[0]
+    if status == kernels.TOO_DEEP:
         return _Role.EVENT  # decoding rejects it; as a key it would be lost silently
-    if not parts.is_object[0]:
+    if status != kernels.OK:
         return _Role.EITHER
-    schema = parts.column("schema").documents(kernels.OBJECT)
-    if schema.present[0]:
-        found = scan_objects(schema, ("name",), learn=False)
-        text = document[found.start[0, 0] : found.end[0, 0]] if found.kind[0, 0] == kernels.STRING else b""
-        if text.endswith(b".Key"):
-            return _Role.KEY
-        if text.endswith((b".Value", b".Envelope")):
-            return _Role.EVENT
-    payload = parts.column("payload").documents(kernels.OBJECT)
-    if payload.present[0]:
-        parts = scan_objects(payload, names, learn=False)
-    kind = dict(zip(names, parts.kind[:, 0], strict=False))
-    has_images = kind["op"] == kernels.STRING and kernels.MISSING not in {kind["before"], kind["after"]}
-    is_event = has_images or any(kind[name] in _NESTED for name in _PARTS_OF_EVENT)
-    is_event |= any(kind[name] != kernels.MISSING for name in _ADDED_TO_ROWS)
+    event = json.loads(document.decode(errors="replace"), strict=False)
+    name = str(event["schema"].get("name")) if isinstance(event.get("schema"), dict) else ""
+    if name.endswith(".Key"):
+        return _Role.KEY
+    payload = event.get("payload")
+    event = payload if isinstance(payload, dict) else event
+    is_event = isinstance(event.get("op"), str) and {"before", "after"} <= event.keys()
+    is_event |= any(isinstance(event.get(part), dict | list) for part in _PARTS_OF_EVENT)
+    is_event |= name.endswith((".Value", ".Envelope")) or not event.keys().isdisjoint(_ADDED_TO_ROWS)
     return _Role.EVENT if is_event else _Role.EITHER
 
 

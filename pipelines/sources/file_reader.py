@@ -548,35 +548,26 @@ def whole_lines(file: ListedFile, start: int, stop: int, filesystem: FileSystem 
     Raises:
         SourceError: it cannot be read.
     """
+    at, begin, count = max(start - 1, 0), -1 if start else 0, 0
     try:
         with open_file(file, filesystem) as stream:
-            at, begin, count = max(start - 1, 0), -1 if start else 0, 0
-            masks = np.empty(min(_COUNTED_BYTES, file.size), np.bool_)  # fresh memory costs more than counting
             stream.seek(at)
-            while at < file.size:
+            while begin < stop and at < file.size:
                 block = np.frombuffer(stream.read_buffer(min(_COUNTED_BYTES, file.size - at)), np.uint8)
                 if not len(block):
                     break
-                is_end = np.equal(block, ord("\n"), out=masks[: len(block)])
-                if begin < 0 and (first := _first(is_end)) >= 0:
-                    begin = at + first + 1
-                if begin >= 0:
-                    # the line that reaches `stop` still belongs to this part
-                    inner = min(max(stop - 1 - at, 0), len(block))
-                    count += int(np.count_nonzero(is_end[max(begin - at, 0) : inner]))
-                    if (last := _first(is_end[inner:])) >= 0:
-                        count += at + inner + last >= begin
-                        break
+                ends = np.flatnonzero(block == ord("\n")) + at + 1
                 at += len(block)
+                if begin < 0 and len(ends):
+                    begin, ends = int(ends[0]), ends[1:]
+                # the line that reaches `stop` still belongs to this part
+                inner = int(np.searchsorted(ends, stop)) if begin < stop else -1
+                count += min(inner + 1, len(ends))
+                if inner < len(ends):
+                    break
     except OSError as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
     return (file.size if begin < 0 else begin), count
-
-
-def _first(mask: NDArray[np.bool_]) -> int:
-    """The first true element; -1 for none."""
-    place = int(mask.argmax()) if len(mask) else 0
-    return place if len(mask) and mask[place] else -1
 
 
 def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
