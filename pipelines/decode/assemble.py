@@ -77,6 +77,8 @@ def reject_images(rejections: Rejections, after: Image, others: Iterable[Image],
 
 
 READ, CREATE, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "rcudt")
+WRITES = (READ, CREATE, UPDATE)
+"""Operations with a new row."""
 
 
 def choose_key(
@@ -107,7 +109,7 @@ def old_keys(
     rejections: Rejections,
 ) -> list[pa.Array]:
     """The key columns of the row before each change; NULL for truncates. Adds changes without a key to `rejections`."""
-    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    written = np.isin(op, WRITES)
     changes_old = (op == UPDATE) | (op == DELETE)
     # A wrong value matters only where it decides which row goes: `before` of updates and deletes, the message key of deletes.
     for name in key:
@@ -158,7 +160,7 @@ def _reject_nulls(
     op: NDArray[np.uint8],
 ) -> None:
     """Reject changes without a value in a primary key, which has one in the source: several of its rows would become one."""
-    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    written = np.isin(op, WRITES)
     for name, old in keys:
         if name in primary:
             lacking = (op != TRUNCATE) & np.asarray(old.is_null())
@@ -208,7 +210,7 @@ def with_sparse_updates(
     unavailable = dict(after.unavailable)
     missing = dict(after.missing)
     for name in (f.name for f in row_type):
-        lacking = updates & after.present & (missing.get(name, np.False_) if name in after.columns else np.True_)
+        lacking = updates & after.lacks(name)
         if dropped is not None and name in dropped:
             lacking &= ~dropped[name]
         if lacking.any():
@@ -221,7 +223,7 @@ def lacking_columns(before: Image, removes: Mask, names: Iterable[str]) -> dict[
     """Per column, the removals whose old row lacks it: the source has dropped it, or had not added it yet."""
     lacking = {}
     for name in names:
-        mask = removes & before.present & (before.missing.get(name, np.False_) if name in before.columns else np.True_)
+        mask = removes & before.lacks(name)
         if mask.any():
             lacking[name] = mask
     return lacking
@@ -237,8 +239,7 @@ def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Im
     for image, other in ((after, None), (before, after)):
         missing = {}
         for name in columns:
-            lacking = ~image.has(name) if name not in image.columns else image.missing.get(name, np.False_)
-            partial = lacking & image.present & (np.False_ if other is None else other.has(name))
+            partial = image.lacks(name) & (np.False_ if other is None else other.has(name))
             if np.any(partial):
                 missing[name] = partial
         nothing = {n: pa.nulls(len(image), t) for n, t in columns.items() if n not in image.columns}
@@ -309,7 +310,7 @@ def change_table(
         file, offset = file.take(raw_rows), offset.take(raw_rows)
     if not is_whole(rows, len(events)):
         source_ts = source_ts.take(pa.array(rows))
-    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    written = np.isin(op, WRITES)
     letters, first = distinct(op)
     schema = change_schema(row_type, key, is_ordered=events.places is not None)
     columns = [
@@ -592,7 +593,7 @@ def _assemble_part(
     # Columns of the key must exist even if this batch lacks them, and so must all columns that sparse updates leave out.
     row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
-    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    written = np.isin(op, WRITES)
     reject_images(rejections, after, (before, message_key), written)
     after, before, message_key = (_in_types(image, row_type) for image in (after, before, message_key))
     if events.sparse_updates:
@@ -685,10 +686,7 @@ def _of_accepted(
 ) -> pa.StructType:
     """The columns without those that only rejected changes have."""
     names = {
-        name
-        for image in images
-        for name in image.columns
-        if (image.present & accepted & ~image.missing.get(name, np.False_)).any()
+        name for image in images for name in image.columns if (image.present & accepted & ~image.lacks(name)).any()
     }
     return pa.struct([f for f in row_type if f.name in names or f.name in kept])
 

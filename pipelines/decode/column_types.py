@@ -216,8 +216,11 @@ def keeps(feed: TableFeed, column: str) -> bool:
     return not feed.include or column in feed.include or feed.target_name(column) in (*feed.include, *feed.key)
 
 
-def widened(narrow: pa.DataType, wide: pa.DataType) -> pa.DataType | None:
-    """The type that holds values of both by promotions that Iceberg knows; None if there is none."""
+def widened(narrow: pa.DataType, wide: pa.DataType, *, keeps: bool = False) -> pa.DataType | None:
+    """The type that holds values of both by promotions that Iceberg knows.
+
+    Where there is none, that of the first one and of its members if it `keeps` them, else None.
+    """
     if narrow == wide or pa.types.is_null(wide):
         return narrow
     if pa.types.is_null(narrow):
@@ -228,20 +231,20 @@ def widened(narrow: pa.DataType, wide: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide) and narrow.scale == wide.scale:
         return pa.decimal128(max(narrow.precision, wide.precision), narrow.scale)
     if pa.types.is_struct(narrow) and pa.types.is_struct(wide):
-        return _widened_struct(narrow, wide)
+        return _widened_struct(narrow, wide, keeps=keeps)
     if pa.types.is_list(narrow) and pa.types.is_list(wide):
-        element = widened(narrow.value_type, wide.value_type)
+        element = widened(narrow.value_type, wide.value_type, keeps=keeps)
         return None if element is None else list_type(element)
     if pa.types.is_map(narrow) and pa.types.is_map(wide) and narrow.key_type == wide.key_type:
-        value = widened(narrow.item_type, wide.item_type)
+        value = widened(narrow.item_type, wide.item_type, keeps=keeps)
         return None if value is None else map_type(narrow.key_type, value)
-    return None
+    return narrow if keeps else None
 
 
-def _widened_struct(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
+def _widened_struct(first: pa.StructType, second: pa.StructType, *, keeps: bool) -> pa.StructType | None:
     members = {f.name: f.type for f in first}
     for field in second:
-        both = widened(members.get(field.name, pa.null()), field.type)
+        both = widened(members.get(field.name, pa.null()), field.type, keeps=keeps)
         if both is None:
             return None
         members[field.name] = both
@@ -262,7 +265,7 @@ def _fit_to_known(given: ValueType, known: pa.DataType, *, is_text: bool) -> Val
 def _infer_for_known(found: ValueType, known: pa.DataType) -> ValueType:
     """Inference only finds wide types (long, double); the mirror's narrower one is kept unless values need more."""
     if pa.types.is_nested(known) and found.members and pa.types.is_nested(found.arrow):
-        return _inferred(from_arrow(_extended(known, found.arrow)))
+        return _inferred(from_arrow(widened(known, found.arrow, keeps=True)))
     if known == pa.int32() and found.arrow == pa.int64():
         return ValueType(pa.int32(), widens=True)
     return _inferred(from_arrow(known))
@@ -274,19 +277,6 @@ def _comparable(columns: list["SpanColumn | pa.Array"], known: pa.DataType | Non
         return columns
     kinds = (kernels.ARRAY,) if pa.types.is_list(known) else (kernels.OBJECT,)
     return [c.without(c.has_value & ~c.of_kind(*kinds)) if isinstance(c, SpanColumn) else c for c in columns]
-
-
-def _extended(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The known type with members that were found in addition, widened where that is possible, else unchanged."""
-    if pa.types.is_struct(known) and pa.types.is_struct(found):
-        members = {f.name: f.type for f in known}
-        for f in found:
-            members[f.name] = _extended(members[f.name], f.type) if f.name in members else f.type
-        return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
-    if pa.types.is_list(known) and pa.types.is_list(found):
-        return list_type(_extended(known.value_type, found.value_type))
-    both = widened(known, found)
-    return known if both is None else both
 
 
 def _inferred(type_: ValueType) -> ValueType:

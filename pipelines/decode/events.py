@@ -327,15 +327,19 @@ def merged(parts: Sequence[Events]) -> Events:
         reasons = [pa.nulls(len(at), pa.string()) if why is None else why for at, why in each]
         return joined(at for at, _ in each), joined(reasons)
 
+    after, before, key = (
+        StackedImages(tuple(getattr(part, side) for part in parts), part_of, place_of)
+        for side in ("after", "before", "key")
+    )
     return Events(
         raw=raw[order],
         op=np.concatenate([part.op for part in parts])[order],
         table_of=np.concatenate(codes)[order],
         tables=tables,
         source_ts=joined(part.source_ts for part in parts),
-        after=StackedImages(tuple(part.after for part in parts), part_of, place_of),
-        before=StackedImages(tuple(part.before for part in parts), part_of, place_of),
-        key=StackedImages(tuple(part.key for part in parts), part_of, place_of),
+        after=after,
+        before=before,
+        key=key,
         declared_of=np.concatenate(declared_of)[order],
         declared=tuple(declared for part in parts for declared in part.declared),
         order=placed,

@@ -226,6 +226,10 @@ class Image:
         repeated = None if self.repeated is None else self.repeated[rows]
         return Image(self.present[rows], columns, missing, unavailable, wrong, self.num_cut, repeated)
 
+    def lacks(self, name: str) -> Mask:
+        """Events whose image does not have this column."""
+        return self.present & self.missing.get(name, np.False_) if name in self.columns else self.present
+
     def has(self, name: str) -> Mask:
         """Events whose image has a usable value of this column, including NULL."""
         if name not in self.columns:

@@ -44,7 +44,6 @@ from nevermore.pipelines.jsonscan import value_kernels as kernels
 from nevermore.pipelines.jsonscan.members import scan_arrays, scan_objects
 from nevermore.pipelines.jsonscan.spans import Documents, Members, from_binary
 from nevermore.scan_core import Mask, Rows
-from nevermore.scan_core.io import cached_property
 
 _CANAL_NAMES = (
     "data", "database", "es", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type",
@@ -285,58 +284,41 @@ def event(number: int, seconds: int, what: bytes, body: bytes | memoryview = b""
 
 @dataclass(frozen=True)
 class _Layout:
-    """Descriptions of tables as arrays over all columns; see `find_rows`."""
+    """Descriptions of tables as arrays: by table, its number of columns and the place of the first; then over all columns.
+
+    See `find_rows`; `characters` is the place of a column's set in `letters`, the UTF-8 of each character: its length, and its bytes.
+    """
 
     tables: tuple[MysqlTable, ...]
-
-    @cached_property
-    def columns(self) -> NDArray[np.int32]:
-        return np.array([len(t.columns) for t in self.tables], np.int32)
-
-    @cached_property
-    def first(self) -> NDArray[np.int32]:
-        return np.concatenate([np.zeros(1, np.int32), np.cumsum(self.columns, dtype=np.int32)])[: len(self.tables)]
-
-    def array(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
-        return np.array([getattr(c, name) for t in self.tables for c in t.columns], kind)
-
-    @cached_property
-    def what(self) -> NDArray[np.uint8]:
-        return self.array("stored", np.uint8)
-
-    @cached_property
-    def size(self) -> NDArray[np.int32]:
-        return self.array("size", np.int32)
-
-    @cached_property
-    def scale(self) -> NDArray[np.int32]:
-        return self.array("scale", np.int32)
-
-    @cached_property
-    def sets_of_letters(self) -> list[tuple[str, ...]]:
-        return list(dict.fromkeys(c.letters for t in self.tables for c in t.columns if c.letters))
-
-    @cached_property
-    def letters(self) -> NDArray[np.uint8]:
-        """UTF-8 of the characters of all sets: its length, and its bytes."""
-        found = np.zeros((256 * len(self.sets_of_letters) or 1, 1 + rows.GROWTH), np.uint8)
-        for at, letter in enumerate(letter for letters in self.sets_of_letters for letter in letters):
-            text = letter.encode()
-            found[at, 0] = len(text)
-            found[at, 1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
-        return found
-
-    @cached_property
-    def characters(self) -> NDArray[np.int32]:
-        return np.array(
-            [256 * self.sets_of_letters.index(c.letters) if c.letters else 0 for t in self.tables for c in t.columns],
-            np.int32,
-        )
+    columns: NDArray[np.int32]
+    first: NDArray[np.int32]
+    what: NDArray[np.uint8]
+    size: NDArray[np.int32]
+    scale: NDArray[np.int32]
+    characters: NDArray[np.int32]
+    letters: NDArray[np.uint8]
 
 
 @lru_cache(maxsize=64)
 def _layout(tables: tuple[MysqlTable, ...]) -> _Layout:
-    return _Layout(tables)
+    every = [column for table in tables for column in table.columns]
+    counts = np.array([len(table.columns) for table in tables], np.int32)
+    sets = list(dict.fromkeys(column.letters for column in every if column.letters))
+    letters = np.zeros((256 * len(sets) or 1, 1 + rows.GROWTH), np.uint8)
+    for at, letter in enumerate(letter.encode() for own in sets for letter in own):
+        letters[at, : 1 + len(letter)] = [len(letter), *letter]
+    numbers = [(c.stored, c.size, c.scale, 256 * sets.index(c.letters) if c.letters else 0) for c in every]
+    what, size, scale, characters = np.array(numbers, np.int32).reshape(-1, 4).T.copy()
+    return _Layout(
+        tables,
+        counts,
+        np.cumsum(counts, dtype=np.int32) - counts,
+        what.astype(np.uint8),
+        size,
+        scale,
+        characters,
+        letters,
+    )
 
 
 @dataclass(frozen=True)
