@@ -219,6 +219,12 @@ def partition_fact(columns: Sequence[tuple[str, str]], key: Sequence[str], rows:
     return f"large: consider partition_by: {', or '.join(choices)}" if choices else None
 
 
+def _facts(columns: Sequence[tuple[str, str]], key: Sequence[str], rows: int) -> tuple[str, ...]:
+    """What a database knows of the number of rows of a table, -1 for nothing, and what follows from that."""
+    known = f"about {counted(rows, 'row')}" if rows >= 0 else "never analysed: the number of rows is not known"
+    return tuple(filter(None, (known, partition_fact(columns, key, rows))))
+
+
 def _postgres(address: str) -> FoundSource:
     """All tables of a database; what cannot be followed is a comment."""
     from nevermore.pipelines.sources.postgres.inspection import database_of
@@ -235,11 +241,6 @@ def _postgres(address: str) -> FoundSource:
     for table in database.tables[:MAX_TABLES]:
         name = _mirror(database.name if table.schema == "public" else table.schema, table.name)
         settings: dict[str, Any] = {"source_table": _literal(f"{table.schema}.{table.name}")}
-        facts = [
-            f"about {counted(table.rows, 'row')}"
-            if table.rows >= 0
-            else "never analysed: the number of rows is not known"
-        ]
         warnings = []
         is_ready = True
         if table.identity == "f" and not table.key:
@@ -266,10 +267,8 @@ def _postgres(address: str) -> FoundSource:
                 "does not hold, such as NaN, go to quarantine. Without types it is text, which holds every value"
             )
             warnings.append(f"{column} is numeric without precision, {what}")
-        fact = partition_fact(table.columns, table.key, table.rows)
-        found.append(
-            FoundTable(name, settings, table.columns, (*facts, *([fact] if fact else [])), tuple(warnings), is_ready)
-        )
+        facts = _facts(table.columns, table.key, table.rows)
+        found.append(FoundTable(name, settings, table.columns, facts, tuple(warnings), is_ready))
     wanted = {f"{t.schema}.{t.name}": t.sql_name for t, f in zip(database.tables, found, strict=False) if f.is_ready}
     publication, steps = _publication(wanted, database.publications)
     if given != shown:
@@ -299,7 +298,7 @@ def _mysql(address: str) -> FoundSource:
         for name in tables[:MAX_TABLES]:
             described = server.describe(name)
             settings: dict[str, Any] = {"source_table": _literal(name)}
-            facts, warnings, is_ready = [f"about {counted(rows.get(name, 0), 'row')}"], [], True
+            warnings, is_ready = [], True
             try:
                 server.check_engine(name)
             except SourceError as error:
@@ -318,11 +317,8 @@ def _mysql(address: str) -> FoundSource:
                 warnings.append(f"excluded, as the binary log has them in a form that cannot be read: {what}")
                 is_ready = is_ready and unreadable.keys().isdisjoint(described.key)
             columns = tuple((column.name, column.type) for column in described.columns)
-            fact = partition_fact(columns, described.key, rows.get(name, 0))
-            facts += [fact] if fact else []
-            found.append(
-                FoundTable(_mirror(*name.split(".", 1)), settings, columns, tuple(facts), tuple(warnings), is_ready)
-            )
+            facts = _facts(columns, described.key, rows.get(name, 0))
+            found.append(FoundTable(_mirror(*name.split(".", 1)), settings, columns, facts, tuple(warnings), is_ready))
     parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
     name, has_password, _ = user.partition(":")

@@ -6,6 +6,7 @@ Events that can now be decoded are logged and applied.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,14 +66,13 @@ def in_runs(events: pa.Table, options: FileOptions, *, is_text: bool | None) -> 
         is_text: whether documents are text, which may have the frame of a schema registry; None if that is not known.
     """
     documents = events.column("raw").to_pylist()
-    shapes: list[tuple[_Schema | None, pa.Table | None]] = [_shape(document, options) for document in documents]
+    shapes = [_shape(document, options) for document in documents]
     first = 0
-    for end in range(1, len(shapes) + 1):
-        if end < len(shapes) and _is_same(shapes[first], shapes[end]):
-            continue
-        schema, record = shapes[first]
-        if record is not None:
-            yield Run(first, _raw(pa.concat_tables([table for _, table in shapes[first:end] if table is not None])))
+    for (schema, columns), group in groupby(shapes, lambda shape: (shape[0], shape[1] and shape[1].column_names)):
+        records = [record for _, record in group]
+        end = first + len(records)
+        if columns is not None:
+            yield Run(first, _raw(pa.concat_tables(filter(None, records))))
         elif schema is not None:
             yield Run(first, _raw(rows_of(documents[first:end], schema)))
         else:
@@ -107,12 +107,6 @@ def _shape(document: bytes | None, options: FileOptions) -> tuple[_Schema | None
         if (found.count, found.rows.num_rows) == (1, 1):
             return None, found.rows
     return None, None
-
-
-def _is_same(one: tuple[_Schema | None, pa.Table | None], other: tuple[_Schema | None, pa.Table | None]) -> bool:
-    if one[1] is None or other[1] is None:
-        return one == other
-    return bool(one[1].schema.equals(other[1].schema))
 
 
 def _raw(events: pa.Table | pa.BinaryArray) -> RawEvents:
