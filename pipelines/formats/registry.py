@@ -293,7 +293,7 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
 def _object(document: bytes | None) -> Mapping[str, Any]:
     """An event that is a JSON object; empty for others."""
     with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(document or b"null"), dict):
+        if isinstance(found := json.loads((document or b"null").decode(errors="replace"), strict=False), dict):
             return found
     return {}
 
