@@ -56,3 +56,4 @@ from nevermore.scan_core.read.read_ahead import FilesAhead as FilesAhead
 from nevermore.scan_core.read.split_reader import column_batches as column_batches
 from nevermore.scan_core.read.split_reader import resolve_deletes as resolve_deletes
 from nevermore.scan_core.rows.selection import position_count as position_count
+from nevermore.scan_core.sql.duckdb_plan import narrowed as narrowed

@@ -5,10 +5,9 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -36,6 +35,7 @@ from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.ingest.project import Project, add_views, duckdb_connection
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import require_package, user_folder
+from nevermore.scan_core.parts import narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,12 +118,14 @@ class _Session:
     Attributes:
         project: the project whose tables are queried.
         views: its tables by the names of their views, when the last query began.
+        narrowed: scans of the last query, with what its plan says about them.
     """
 
     def __init__(self, project: Project, scan_of: "Callable[[Table], Scan]", as_of: str | None = None) -> None:
         self._library = require_package("duckdb", "SQL", "nevermore-iceberg[sql]")
         self.project = project
         self.views: dict[str, str] = {}
+        self.narrowed: dict[str, Scan] = {}
         self._scan_of, self._as_of = scan_of, as_of
         self._connection = duckdb_connection()
 
@@ -150,10 +152,10 @@ class _Session:
         found = found if limit is None else found.limit(limit)
         select = found.sql_query()  # without the statements before it, which are not to be run again
         (_, plan), *_ = self._connection.execute(f"explain (format json) {select}").fetchall()
-        if not _takes_few(json.loads(plan)[0]):
+        self.narrowed = narrowed(json.loads(plan)[0], scans)
+        if all(self.narrowed[name] is scan for name, scan in scans.items()):
             return found
-        few = {name: scan.with_options(replace(scan.options, wants_few=True)) for name, scan in scans.items()}
-        add_views(self._connection, self.views, few)
+        add_views(self._connection, self.views, self.narrowed)
         return self._connection.sql(select)
 
     def rows(self, query: str, limit: int | None) -> _Rows | None:
@@ -167,14 +169,15 @@ class _Session:
             return None if found is None else _Rows(found.to_arrow_reader(), self.failing)
 
     def explain(self, query: str) -> str:
-        """DuckDB's plan of a query.
+        """DuckDB's plan of a query, and what else its scans do.
 
         Raises:
             ConfigError: DuckDB refuses it.
         """
         with self.failing():
             found = self.run(query)
-            return "" if found is None else found.explain()
+            plan = "" if found is None else found.explain()
+        return plan + "".join(f"{n} also: {p}\n" for n, scan in self.narrowed.items() for p in scan.predicates)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -190,14 +193,6 @@ class _Session:
 
 
 _FOR_SPARK = "\nThis is DuckDB's SQL; for Spark's, add --engine spark"
-
-
-def _takes_few(plan: dict[str, Any], *, is_limited: bool = False) -> bool:
-    """Whether DuckDB stops a scan after some rows: nothing below a limit needs all of them."""
-    kind = plan["name"]
-    stops = kind.endswith("LIMIT") or (is_limited and kind in {"PROJECTION", "FILTER"})
-    is_few = is_limited and kind == "PYTHON_ARROW_SCAN"
-    return is_few or any(_takes_few(child, is_limited=stops) for child in plan["children"])
 
 
 _DOT_COMMANDS = ".tables lists the tables, .schema TABLE its columns, .exit ends"

@@ -173,6 +173,10 @@ def asked(engines: tuple[_Session, duckdb.DuckDBPyConnection], query: str, limit
 @settings(max_examples=40, deadline=None)
 @given(query=queries(), limit=st.sampled_from([None, None, None, 0, 1, 5]))
 @example(query="select * from t.a where x > 1.5 and s like 'a%'", limit=None)
+@example(query="select * from t.a where x >= 0.0 and s like 'a_%'", limit=None)
+@example(query="select s from t.a where f > 0.1 and s like 'a''%' and x between -0.0 and 1.5", limit=None)
+@example(query="select * from t.a where s like 'é%' or x > 1.5", limit=None)
+@example(query="select a.id from t.a a join t.a b using (id) where a.s like 'a%'", limit=None)
 @example(query="select * from t.a where s || 'x' = ') and prefix(s, ' or s like 'a''b%'", limit=3)
 def test_random_queries(engines: tuple[_Session, duckdb.DuckDBPyConnection], query: str, limit: int | None) -> None:
     asked(engines, query, limit)

@@ -55,6 +55,25 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("query", "added"),
+    [
+        ("select id from customers where city like 'Os%'", ["shop.customers also: startswith(city, 'Os')"]),
+        ("select id from customers where city like 'Os%' and length(city) > 3", []),
+        ("select id from customers where city not like 'Os%'", []),
+        ("select id from customers where city like 'Os%' or id = 1", []),
+        ("select c.id from customers c join customers d using (id) where c.city like 'Os%'", []),
+        ("select city from customers where city like 'Os%' limit 2", ["shop.customers also: startswith(city, 'Os')"]),
+    ],
+)
+def test_what_the_plan_says_narrows_the_only_scan_of_a_table(
+    query: str, added: list[str], run: Run, config: Path
+) -> None:
+    explained = run("sql", query, "--config", config, "--explain")[1]
+    assert [line for line in explained.splitlines() if " also: " in line] == added
+    assert run("sql", query, "--config", config)[0] == 0
+
+
+@pytest.mark.parametrize(
     ("query", "limit", "is_few"),
     [
         ("select id from customers as orders LIMIT 1", None, True),
