@@ -140,16 +140,13 @@ class FileOptions:
         Raises:
             ConfigError: names the first of them.
         """
-        for option in fields(FileOptions):
-            layouts = _LAYOUTS_WITH.get(option.name)
-            given = getattr(self, option.name)
-            if layouts is None or layout in layouts or given == option.default:
-                continue
-            hint = "; key_separator separates keys from values" if option.name == "delimiter" else ""
-            wanted = " or ".join(known.value for known in layouts)
-            raise ConfigError(
-                f"{option.name} {given!r} has no effect for files whose layout is {layout.value}, only for {wanted}{hint}"
-            )
+        for option, given in self._given():
+            if (layouts := _LAYOUTS_WITH.get(option)) is not None and layout not in layouts:
+                hint = "; key_separator separates keys from values" if option == "delimiter" else ""
+                wanted = " or ".join(known.value for known in layouts)
+                raise ConfigError(
+                    f"{option} {given!r} has no effect for files whose layout is {layout.value}, only for {wanted}{hint}"
+                )
 
     def check_for_columns(self, kind: str) -> None:
         """Refuse options that do not apply to columnar files of this kind.
@@ -157,10 +154,14 @@ class FileOptions:
         Raises:
             ConfigError: names the first of them.
         """
-        for option in fields(FileOptions):
-            given = getattr(self, option.name)
-            if option.name not in _OF_ALL_FILES and given != option.default:
-                raise ConfigError(f"{option.name} {given!r} has no effect for {kind} files, only for text")
+        for option, given in self._given():
+            if option not in _OF_ALL_FILES:
+                raise ConfigError(f"{option} {given!r} has no effect for {kind} files, only for text")
+
+    def _given(self) -> list[tuple[str, Any]]:
+        """Options with other values than their defaults."""
+        every = ((option, getattr(self, option.name)) for option in fields(FileOptions))
+        return [(option.name, given) for option, given in every if given != option.default]
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -705,18 +705,18 @@ class KafkaTopics:
                     found = consumer.consume(self._polled, _POLL_SECONDS)
                     for place, run in groupby(found, _place_of):
                         messages = list(run)
-                        if place == _NOWHERE:
+                        if place is None:
                             continue
                         heard = time.monotonic()
-                        if place.is_end:
+                        (partition, is_end), end = place, left.get(place[0], 0)
+                        if is_end:
                             # behind the last message may be markers of transactions, which have offsets, too
-                            end = min(messages[0].offset(), left.get(place.partition, 0))
-                            offsets[place.partition] = max(offsets[place.partition], end)
-                        elif read := _before(messages, left.get(place.partition, 0)):
-                            yield place.partition, read
+                            offsets[partition] = max(offsets[partition], min(messages[0].offset(), end))
+                        elif read := [message for message in messages if message.offset() < end]:
+                            yield partition, read
                             heard = time.monotonic()  # while messages were worked on, nobody listened
-                        if place.is_end or messages[-1].offset() + 1 >= left.get(place.partition, 0):
-                            self._leave(consumer, left, place.partition)
+                        if is_end or messages[-1].offset() + 1 >= end:
+                            self._leave(consumer, left, partition)
                     if time.monotonic() - heard > _SILENCE_SECONDS:
                         raise self._silent(left)
             finally:
@@ -787,32 +787,21 @@ class KafkaTopics:
         return SourceBatch(raw, replace(known, offsets=reached)), left
 
 
-class _Place(NamedTuple):
-    """Where a message is; the client also returns marks of the ends of partitions."""
-
-    partition: Partition
-    is_end: bool
-
-
-_NOWHERE = _Place(("", -1), is_end=False)
-
-
-def _place_of(message: Any) -> _Place:
-    """The place of a message or mark.
+def _place_of(message: Any) -> tuple[Partition, bool] | None:
+    """(partition of a message, whether it is a mark of its end); None for what says nothing.
 
     Raises:
         KafkaException: it is an error.
     """
     error = message.error()
-    if error is None:
-        return _Place((message.topic(), message.partition()), is_end=False)
-    library = _library()
-    # The client looks for the coordinator of a group that is never joined, and goes on by itself when a leader has moved.
-    if error.code() == library.KafkaError.GROUP_AUTHORIZATION_FAILED or _may_pass(error):
-        return _NOWHERE
-    if error.code() != library.KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
-        raise library.KafkaException(error)
-    return _Place((message.topic(), message.partition()), is_end=True)
+    if error is not None:
+        errors = _library().KafkaError
+        # The client looks for the coordinator of a group that is never joined, and goes on by itself when a leader has moved.
+        if error.code() == errors.GROUP_AUTHORIZATION_FAILED or _may_pass(error):
+            return None
+        if error.code() != errors._PARTITION_EOF:  # noqa: SLF001  its public name
+            raise _library().KafkaException(error)
+    return (message.topic(), message.partition()), error is not None
 
 
 def _may_pass(error: Any) -> bool:
@@ -828,11 +817,6 @@ def _microseconds(kind: int, milliseconds: int) -> int | None:
 def _is_named(topic: str, wanted: str) -> bool:
     """Whether the name or pattern of a config means a topic."""
     return re.fullmatch(wanted, topic) is not None if wanted.startswith("^") else topic == wanted
-
-
-def _before(messages: Sequence[Any], end: int) -> Sequence[Any]:
-    """Messages of a partition before an offset."""
-    return messages if messages[-1].offset() < end else [message for message in messages if message.offset() < end]
 
 
 def _silent_logger() -> Any:
