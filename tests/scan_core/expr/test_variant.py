@@ -252,6 +252,45 @@ def test_a_table_is_read_filtered_and_deleted_from(tmp_path: Path) -> None:
     assert scan.where("v = '9'").count() == 1
 
 
+def test_variants_inside_structs_and_lists(tmp_path: Path) -> None:
+    table = TableBuilder(
+        tmp_path, [Column(1, "id", "long"), Column(2, "s", "binary"), Column(3, "l", "binary")], version=3
+    )
+    file = table.data({"id": [0, 1], "s": [b"b"] * 2, "l": [b"b"] * 2})
+    one, other = column([encode({"k": 1}), None]), column([encode("x"), encode([1])])
+
+    def with_id(number: int) -> dict[str, str]:
+        return {"PARQUET:field_id": str(number)}
+
+    inner = pa.field("v", one.type, metadata=with_id(4))
+    element = pa.field("element", other.type, metadata=with_id(5))
+    arrays = [
+        pa.array([0, 1], pa.int64()),
+        pa.StructArray.from_arrays([one], fields=[inner]),
+        pa.ListArray.from_arrays(pa.array([0, 2, 2], pa.int32()), other, type=pa.list_(element)),
+    ]
+    schema = pa.schema(
+        [
+            pa.field(n, a.type, metadata=with_id(i))
+            for i, (n, a) in enumerate(zip(["id", "s", "l"], arrays, strict=True), 1)
+        ]
+    )
+    pq.write_table(pa.table(arrays, schema), file.local, store_schema=False)
+    file.record["file_size_in_bytes"] = file.local.stat().st_size
+    table.commit(file)
+    struct = {"type": "struct", "fields": [{"id": 4, "name": "v", "type": "variant", "required": False}]}
+    listed = {"type": "list", "element-id": 5, "element": "variant", "element-required": False}
+    for place, kind in ((1, struct), (2, listed)):
+        table.edit(lambda document, place=place, kind=kind: document["schemas"][0]["fields"][place].update(type=kind))
+    scan = open_table(table.metadata_path).scan()
+    assert scan.to_table().to_pylist() == [
+        {"id": 0, "s": {"v": '{"k":1}'}, "l": ['"x"', "[1]"]},
+        {"id": 1, "s": {"v": None}, "l": []},
+    ]
+    assert scan.where("s.v like '{%'").select("id").to_table()["id"].to_pylist() == [0]
+    assert scan.where("s.v is null").count() == 1
+
+
 def test_a_damaged_value_names_file_and_column(tmp_path: Path) -> None:
     table = _table(tmp_path, column([(_EMPTY, b"\x18\x00")]))
     with pytest.raises(
