@@ -94,22 +94,28 @@ class PublishedQuery(SqlQuery):
             found[column] = tuple(sorted(read))
         return found
 
+    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows of each table reach partitions of the result; tables are named as in `view_names`."""
+        # another run could give other rows for the same input, so any change could affect any partition
+        if (reason := self.why_unrepeatable(schemas)) is not None:
+            return self._unknown(reason)
+        return self._slices(schemas, partition)
+
     def reaches_of_keys(self, schemas: Mapping[str, Schema], columns: Sequence[str]) -> tuple[Reach, ...]:
         """How changed rows of each table reach keys of the result: values of `columns` together."""
-        if self.depends_on_partition:
-            return self._unknown("the SQL uses its partition")
-        if self.history_key and self.partition is None:
+        if self.history_key and self.partition is None:  # its windows have one order, that of the log
             (log,) = self.view_names.values()
             texts = (_changed_keys(side, self.history_key, f"{log}{OF_CHANGED}") for side in ("key", "after"))
             return tuple(Reach(log, exp.maybe_parse(text, into=exp.Select, dialect=DIALECT)) for text in texts)
+        if (reason := self.why_unrepeatable(schemas)) is not None:
+            return self._unknown(reason)
+        if self.depends_on_partition:
+            return self._unknown("the SQL uses its partition")
         flat = self.traceable(schemas)
         return self._unknown(flat) if isinstance(flat, str) else reaches(flat, [c.lower() for c in columns])
 
-    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
-        """How changed rows of each table reach partitions of the result; tables are named as in `view_names`.
-
-        That holds within one run, even if functions return something else in another run.
-        """
+    def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows reach partitions within one run, even if functions return something else in another run."""
         flat = self.traceable(schemas)
         if isinstance(flat, str):
             return self._unknown(flat)
@@ -130,7 +136,7 @@ class PublishedQuery(SqlQuery):
         A table that the SQL names in several places is limited only where each place has a condition: a row that one of
         them needs must not be left out for another.
         """
-        reaches = self.reaches(schemas, partition)
+        reaches = self._slices(schemas, partition)
         found = {}
         for table, view in self.view_names.items():
             conditions = [
