@@ -77,7 +77,7 @@ def check(
     warns, 1 if one fails.
     """
     from nevermore.pipelines.errors import ConfigError, SourceError
-    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_to_look
+    from nevermore.pipelines.iceberg.catalog import check_catalog, expanded, find_table, open_catalog
 
     if full + changed + source + bool(partition) > 1:
         raise typer.BadParameter("--full, --changed, --source and --partition exclude each other")
@@ -86,11 +86,11 @@ def check(
         raise ConfigError(f"--alert: {given.path} has no alerts; add alerts: {{webhook: ...}}")
     alerts = given.alerts if alert else None
     check_catalog(given)
-    catalog = open_to_look(given)
+    catalog = open_catalog(given)
     settings = expanded(given, catalog)
     names = _chosen(settings, tables, only_mirrors=source, are_parts=bool(partition))
     for name in tables or ():
-        if catalog is None or find_table(catalog, name) is None:
+        if find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     passed = True
     for name in names:
@@ -99,15 +99,14 @@ def check(
 
             results: Iterable[CheckResult] = [mirror_equals_source(settings, name)]
         elif name in settings.published:
-            from nevermore.checks.published_equality import (
-                check_published,
-            )  # with DuckDB and a SQL parser: only if needed
+            # with DuckDB and a SQL parser: only if needed
+            from nevermore.checks.published_equality import check_published
 
             results = check_published(settings, name, full=full, partitions=partition or ())
         else:
             from nevermore.checks.mirror_checks import all_checks_of, run_changed_checks, run_checks
 
-            if not as_json and (catalog is None or find_table(catalog, name) is None):
+            if not as_json and find_table(catalog, name) is None:
                 typer.echo(f"nothing  {name}: it does not exist yet, so there is nothing to compare")
                 continue
             results = (
@@ -142,10 +141,8 @@ def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
 
         typer.echo(orjson.dumps({**result.as_dict(), "table": name}, default=str))  # keys may be of any type
         return
-    if result.passed:
-        outcome = "passed" if result.compared else "nothing"
-    else:
-        outcome = "FAILED" if result.blocks else "WARNING"
+    failed = "FAILED" if result.blocks else "WARNING"
+    outcome = ("passed" if result.compared else "nothing") if result.passed else failed
     typer.echo(f"{outcome}  {name}  {result.name}  {result.counts()}")
     for line in [
         *result.details,
@@ -204,10 +201,9 @@ def publish(
 
     settings = expanded(load(config).with_scan(parse_scan_options(scan_option)))
     chosen = names or made_without_asking(settings)
-    if not chosen and settings.published:
-        raise ConfigError(f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for")
     if not chosen:
-        raise ConfigError(f"{config} publishes nothing; add an entry under published")
+        asked = f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for"
+        raise ConfigError(asked if settings.published else f"{config} publishes nothing; add an entry under published")
     if partition and len(chosen) > 1:
         raise ConfigError("--partition applies to a single table; specify which")
     for name in chosen:
@@ -312,7 +308,7 @@ def docs(
     settings = expanded(given)
     names = _chosen(settings, tables)
     folder = output or settings.docs.folder_of(settings.path)
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise ConfigError(f"{folder} is a file: specify the folder to write with --output")
     found = build_docs(settings, names, folder)
     lines = [

@@ -165,10 +165,9 @@ def columns_of(rows: pa.Table, like: pa.Schema) -> pa.Table:
 
 def _differences(other: str, found: Comparison) -> list[str]:
     """How the engine's rows differ from those of another source."""
-    return [
-        *(f"types differ from {other}: {text}" for text in found.type_differences),
-        *unless_none(0 if found.type_differences else found.num_left_only, "returned row", f"not in {other}"),
-        *unless_none(0 if found.type_differences else found.num_right_only, "row", f"of {other} not returned"),
+    return [f"types differ from {other}: {text}" for text in found.type_differences] or [
+        *unless_none(found.num_left_only, "returned row", f"not in {other}"),
+        *unless_none(found.num_right_only, "row", f"of {other} not returned"),
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.checks.comparison import Relation
+from nevermore.checks.comparison import MAX_OFFENDING_KEYS, Relation
 from nevermore.checks.equality import DATABASE_SHARE, MirrorRows, result_of, unless_none
 from nevermore.checks.mirror_checks import mirror_subject, with_evidence
 from nevermore.checks.reference.sql_columns import limited_memory, private_database
@@ -60,8 +60,10 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
         decoding = feed.remembering(catalog).config([ingest], decided)
         with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
             rows = MirrorRows(subject, database)
-            like, most = rows.alive.schema, settings.checks.max_rows_per_second
-            reading = _Reading(feed.live, decoding, table, feed.read_bytes, most, rows, catalog)
+            like = rows.alive.schema
+            reading = _Reading(
+                feed.live, decoding, table, feed.read_bytes, settings.checks.max_rows_per_second, rows, catalog
+            )
             num_unlike, compared = 0, {"rows in database": 0, "rows in mirror": rows.alive.num_rows}
             if (hashes := reading.by_hashes(decided.claims[table])) is not None:
                 compared["rows in database"], source, mirror = hashes
@@ -79,16 +81,17 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
             differing = reading.unchanged(source, rows.alive.select(names), key)
             rest = "that the database writes as other text, though a load reads the same values: report this fault"
             wrong, shown = unless_none(num_unlike, "row", rest), list[dict[str, Any]]()
+            again = f"load the table again: nevermore resync {table} --from-source"
             if differing is not None:
                 wrong, shown = _differences(*differing, key, subject.key)
+                if hashes is not None:
+                    again = f"load these rows again: nevermore resync {table} --keys={_ranges(*differing, hashes[1].schema.names[0])}"
     notes += reading.notes
     if wrong:
-        notes.append(f"load the table again: nevermore resync {table} --from-source")
+        notes.append(again)
     severity = settings.checks.mirror_equals_source
-    result = with_evidence(
-        result_of(NAME, compared, wrong, shown, notes), subject, [table, "--config", str(config.path)]
-    )
-    return replace(result, severity="warn" if severity == "off" else severity)
+    result = replace(result_of(NAME, compared, wrong, shown, notes), severity="warn" if severity == "off" else severity)
+    return with_evidence(result, subject, [table, "--config", str(config.path)])
 
 
 @dataclass
@@ -208,6 +211,19 @@ def _surplus(side: str, changed: Relation, schema: pa.Schema) -> Relation:
     columns = ", ".join(f"{side}c{i} AS c{i}" for i in range(len(schema)))
     sql = f"(SELECT {columns} FROM surplus WHERE {side}n IS NOT NULL)"
     return Relation(changed.connection, sql, schema).among(changed, "ANTI")
+
+
+def _ranges(left: Relation, right: Relation, number: str) -> str:
+    """The values of a column of rows that differ, as `resync --keys` takes them: at most 20 values and ranges."""
+    sql = f"""
+        WITH gaps AS (SELECT c0, c0::HUGEINT - lag(c0) OVER (ORDER BY c0) AS gap FROM (FROM {left.select([number]).sql} UNION FROM {right.select([number]).sql})),
+        begun AS (
+            SELECT *, coalesce(gap, 2) > 1 AND row_number() OVER (ORDER BY gap DESC NULLS FIRST) <= {MAX_OFFENDING_KEYS} AS b FROM gaps
+        ),
+        parts AS (SELECT *, sum(b::INT) OVER (ORDER BY c0) AS part FROM begun),
+        ranges AS (SELECT min(c0) AS a, max(c0) AS z FROM parts GROUP BY part)
+        SELECT string_agg(CASE WHEN a = z THEN a::VARCHAR ELSE a || '..' || z END, ',' ORDER BY a) FROM ranges"""
+    return str(left.connection.execute(sql).fetchall()[0][0])
 
 
 def _differences(

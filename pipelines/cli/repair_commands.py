@@ -286,6 +286,14 @@ def resync(
         bool,
         typer.Option("--from-source", help="Load the table of a database, or read its topics, again from the start."),
     ] = False,
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            "--keys",
+            metavar="17,20..30",
+            help="Load only rows of a database with these integers in the first column of the key, as changes.",
+        ),
+    ] = None,
     snapshot_format: Annotated[
         str | None,
         typer.Option(
@@ -303,24 +311,25 @@ def resync(
     the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows it started with.
 
     With `--from-source`, the table of a database is loaded again, for example after its replication slot was lost. Topics of Kafka
-    are read again from their oldest messages, which must contain every row, as those of a compacted topic do.
+    are read again from their oldest messages, which must contain every row, as those of a compacted topic do. With `--keys`, only
+    rows with these keys are loaded, and applied as changes: other rows stay as they are.
     Exit code 1: a table failed, others were rebuilt.
 
     Example: `nevermore resync shop.orders shop.items --from-source`
     """
     from nevermore.pipelines.errors import PipelineError
     from nevermore.pipelines.maintain.replay import resync as rebuild
-    from nevermore.pipelines.maintain.replay import resync_from, resync_from_source
+    from nevermore.pipelines.maintain.replay import resync_from, resync_from_source, resync_keys
 
     settings = load(config)
     for name in tables or ():
         settings.table(name)
     if everything == bool(tables):
         raise ConfigError("name the tables to rebuild, or give --all for all of them, not both")
-    if from_source and (snapshot_source or snapshot_format):
-        raise ConfigError("--from-source and --snapshot-source are mutually exclusive; give one of them")
-    if snapshot_source and (tables is None or len(tables) > 1):
-        raise ConfigError("--snapshot-source has the rows of a single table; specify which")
+    if from_source + bool(snapshot_source or snapshot_format) + bool(keys) > 1:
+        raise ConfigError("--from-source, --snapshot-source and --keys are mutually exclusive; give one of them")
+    if (snapshot_source or keys) and len(tables or ()) != 1:
+        raise ConfigError("--snapshot-source and --keys are for rows of a single table; specify which")
     catalog, settings = _open(settings)
     chosen, codes = tables or list(settings.tables), {0}
     for table in chosen:
@@ -328,6 +337,8 @@ def resync(
             if snapshot_source:
                 paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
                 done = resync_from(catalog, settings, table, paths, snapshot_format)
+            elif keys:
+                done = resync_keys(catalog, settings, table, keys)
             else:
                 done = (resync_from_source if from_source else rebuild)(catalog, settings, table)
         except PipelineError as error:
@@ -338,9 +349,8 @@ def resync(
             continue
         counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
         snapshot = "no snapshot" if done.snapshot_id is None else f"snapshot {done.snapshot_id}"
-        lines = [f"{table}: {counts}, {snapshot}"]
-        if done.indexes is not None:
-            lines += [f"{table}: {line}" for line in (*done.indexes.lines, *done.indexes.warnings)]
+        indexes = () if done.indexes is None else (*done.indexes.lines, *done.indexes.warnings)
+        lines = [f"{table}: {line}" for line in (f"{counts}, {snapshot}", *indexes)]
         print_result(done, lines, as_json=as_json)
         codes.add(_code_with_quarantined(table, done.quarantined, as_json=as_json))
     raise typer.Exit(1 if 1 in codes else max(codes))

@@ -4,7 +4,7 @@ For each table, its key, types and columns. `ingest/feeds.py` creates these fact
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cache
@@ -14,8 +14,10 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from nevermore.pipelines.config.document import wrong_value
+from nevermore.pipelines.config.project import is_table_name
+from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.value_types import InfiniteDates
-from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError, SourceError
 
 POSITION = "position"
 ORDER = "source_order"
@@ -184,3 +186,43 @@ def matches(source_table: str, pattern: str) -> bool:
         return True
     parts = source_table.split(".")
     return any(fnmatchcase(".".join(parts[i:]), pattern) for i in range(1, len(parts)))
+
+
+def discovered(
+    source_tables: Iterable[str], patterns: Mapping[str, TableConfig], known: Mapping[str, str | None]
+) -> dict[str, tuple[str, str]]:
+    """New mirrors for tables of a feed: (pattern, table of the feed) by name.
+
+    Args:
+        source_tables: tables without a mirror, as the feed names them.
+        patterns: of the config, for this feed.
+        known: the existing mirrors with their tables of the feed, None if unknown.
+
+    Raises:
+        SourceError: a table of the feed has a name that is invalid for a mirror, or two of them would become one mirror.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for source in sorted(source_tables):
+        pattern = next((p for p, settings in patterns.items() if _takes(settings, source)), None)
+        if not source or pattern is None:
+            continue
+        name = pattern.removesuffix("*") + source.rpartition(".")[2]
+        if not is_table_name(name):
+            raise SourceError(
+                f"the feed contains {source!r}, for which {pattern} would create {name!r}, an invalid table name: exclude it "
+                "with exclude_tables, or add an entry with source_table for it"
+            )
+        taken = found[name][1] if name in found else known.get(name)
+        if name in known or name in found:
+            raise SourceError(
+                f"the feed contains {source}, for which {pattern} would create {name}, but that mirror contains the events of "
+                f"{taken or 'another table'}: exclude one with exclude_tables, or add an entry with source_table for it"
+            )
+        found[name] = pattern, source
+    return found
+
+
+def _takes(settings: TableConfig, source: str) -> bool:
+    if any(matches(source, pattern) for pattern in settings.exclude_tables):
+        return False
+    return not settings.include_tables or any(matches(source, pattern) for pattern in settings.include_tables)

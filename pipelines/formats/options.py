@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.decode.feed import options_of
@@ -273,3 +274,14 @@ def parse_options(kind: type[Any], options: Mapping[str, Any]) -> Any:
             hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
             raise ConfigError(f"unknown option {name!r} of the format; {hint}")
     return options_of(kind, options)
+
+
+PATH_OPTIONS = ("schemas", "registry_ca")
+"""Options of formats that name files."""
+
+
+def with_located_options(source: Any, folder: Path) -> Any:
+    """The source with paths among its options made relative to a folder."""
+    given = getattr(source, "options", {})
+    paths = {n: str(folder / str(given[n])) for n in PATH_OPTIONS if given.get(n) is not None}
+    return source.model_copy(update={"options": {**given, **paths}}) if paths else source

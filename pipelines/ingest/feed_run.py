@@ -79,6 +79,7 @@ class FeedRun:
     log_only: bool = False
     stopping: Callable[[], bool] = bool
     replaces_types: bool = False
+    records_positions: bool = False
     parallel_tables: int = 1
     is_continuous: bool = False
     spark: SparkConfig = field(default_factory=SparkConfig)
@@ -532,7 +533,8 @@ class LiveRound:
         rejected = batch.new_rejected(table.position, rejected)
         # A table without changes does not commit every new position: the source keeps what follows the last one.
         is_idle = not changes.num_rows and not rejected.num_rows and not table.has_pending
-        if is_idle and self._live.is_loaded(table.position) and not batch.is_due(table.position):
+        is_due = self._run.records_positions or batch.is_due(table.position)
+        if is_idle and self._live.is_loaded(table.position) and not is_due:
             return
         table.add(changes, rejected, batch.position_after(table.position, decoded.decided), batch.end)
 
@@ -619,6 +621,7 @@ def run_once(
     *,
     log_only: bool = False,
     replaces_types: bool = False,
+    records_positions: bool = False,
     stopping: Callable[[], bool] = bool,
     readers: Readers | None = None,
     is_continuous: bool = False,
@@ -631,6 +634,7 @@ def run_once(
         tables: only these; None for all.
         log_only: write change logs and leave the mirrors to `apply_logs`.
         replaces_types: all rows of these tables were removed, so the source decides the types of their columns again.
+        records_positions: also tables of databases in which nothing changed record how far they were read.
         stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
         readers: those of an earlier run, or of `found_nothing_new`; without them, the run closes its own.
         is_continuous: other runs follow soon, so that deletes need not be converted before they are `convert_after` old.
@@ -653,6 +657,7 @@ def run_once(
         progress,
         log_only=log_only,
         replaces_types=replaces_types,
+        records_positions=records_positions,
         stopping=stopping,
         parallel_tables=_tables_at_a_time(config),
         is_continuous=is_continuous,

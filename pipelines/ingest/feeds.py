@@ -4,8 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +20,11 @@ from nevermore.pipelines.config.sources import (
 )
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import Rejected, SourceBatch
-from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
+from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, discovered
 from nevermore.pipelines.errors import ConfigError, SourceError
-from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options
+from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options, with_located_options
 from nevermore.pipelines.formats.registry import complete_events_of, lookup, route_tables
-from nevermore.pipelines.ingest.table_patterns import discovered, found_source
+from nevermore.pipelines.ingest.table_patterns import found_source
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
 from nevermore.pipelines.sources.file_listing import RemoteFiles
 from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from nevermore.pipelines.ingest.report import TableReport
     from nevermore.pipelines.ingest.table_ingest import TableIngest
 
-PATH_OPTIONS = ("schemas", "registry_ca")
-"""Options of formats that name files."""
 READ_SHARE = 32
 """Share of the memory limit of a feed's smallest table that raw events of a batch may take."""
 AHEAD_SHARE = 8
@@ -53,7 +50,6 @@ MESSAGE_BYTES = 512
 """What a message is taken for where its size matters before it is read: clusters tell the number of messages alone."""
 
 
-_WithOptions = TypeVar("_WithOptions", FilesSource, KafkaSource)
 Reader = Listing | KafkaTopics | LiveSource
 """What reads a source: files by their listing, all others by a connection."""
 
@@ -472,7 +468,7 @@ def feeds_of(config: Config, chosen: Sequence[str], readers: Readers | None = No
         patterns = {name: table for name, table in config.patterns.items() if table.source == source}
         wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
         reader = known.of(source, filesystem)
-        feeds.append(Feed(_located(source, config.folder), sharing, wanted, reader, patterns))
+        feeds.append(Feed(with_located_options(source, config.folder), sharing, wanted, reader, patterns))
     return feeds
 
 
@@ -481,19 +477,6 @@ def remote_files(config: Config) -> RemoteFiles | None:
     # Properties of FileIO have a dot in their names: s3.endpoint, s3.access-key-id ...
     properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
     return RemoteFiles(properties) if properties else None
-
-
-def _located(source: Source, folder: Path) -> Source:
-    """The source with paths among its options made relative to the config file, like all paths of a config."""
-    if isinstance(source, FilesSource):
-        return with_located_options(source, folder)
-    return with_located_options(source, folder) if isinstance(source, KafkaSource) else source
-
-
-def with_located_options(source: _WithOptions, folder: Path) -> _WithOptions:
-    """The source with paths among its options made relative to a folder."""
-    paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
-    return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
 
 def table_feed(

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -320,8 +320,7 @@ class TableIngest:
         Raises:
             PipelineError: the removal cannot be committed.
         """
-        given = {"op": "t", "unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
-        self._go_on([given], position, "begins")
+        self._go_on("t", position, "begins")
 
     def end_reload(self) -> None:
         """Log that all rows are logged that take the place of removed ones, and let the mirror take them, in one snapshot.
@@ -340,14 +339,19 @@ class TableIngest:
         Raises:
             PipelineError: it cannot be committed.
         """
-        self._go_on([], position, None)
+        self._go_on("", position, None)
 
-    def _go_on(self, changes: list[dict[str, Any]], position: str, reload: Reload | None) -> None:
-        self._drop_pending()
+    def changes_of(self, ops: Sequence[str]) -> ChangeBatch:
+        """Changes that no source has sent, without keys and rows."""
         key = self.key or self.known_key
         row_type = pa.struct([pa.field(name, kind) for name, kind in self.known_types.items()])
-        table = pa.Table.from_pylist(changes, change_schema(row_type, key))
-        self.add(ChangeBatch(table, row_type, key), Rejected.none(), position, BatchEnd.TRANSACTION)
+        given = {"unchanged": [], "ingested_at": datetime.now(UTC), "schema_version": self.schema_version}
+        table = pa.Table.from_pylist([{"op": op, **given} for op in ops], change_schema(row_type, key))
+        return ChangeBatch(table, row_type, key)
+
+    def _go_on(self, ops: Sequence[str], position: str, reload: Reload | None) -> None:
+        self._drop_pending()
+        self.add(self.changes_of(ops), Rejected.none(), position, BatchEnd.TRANSACTION)
         self._reload = reload
         try:
             self.flush()

@@ -1,11 +1,13 @@
 """Applies changes again: replays a range of the change log, or rebuilds a mirror from the log or a full load."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import chain
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +21,16 @@ from nevermore.pipelines.changes.quarantine import quarantine
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.sources import FilesSource
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.decode.batches import ChangeBatch, Rejected
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import (
     AdoptedRowsError,
+    AnotherIngesterError,
     ConfigError,
     PositionLostError,
     SourceError,
 )
+from nevermore.pipelines.formats.options import with_located_options
 from nevermore.pipelines.formats.registry import decode, lookup
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table, identifier
@@ -37,12 +41,15 @@ from nevermore.pipelines.iceberg.loaded_table import current_schema, open_curren
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, with_columns
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
-from nevermore.pipelines.ingest.feeds import Feed, Readers, feeds_of, remote_files, with_located_options
+from nevermore.pipelines.ingest.feeds import Feed, Readers, feeds_of, remote_files
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.ingest.table_ingest import TableIngest
+from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
+from nevermore.pipelines.sources.live import KeyRanges, LiveSource, key_ranges
+from nevermore.pipelines.sources.table_position import Load
 from nevermore.scan_core import Mask
 from nevermore.scan_core.io import parse_location
 
@@ -315,12 +322,99 @@ def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynce
         table.remove_all(feed.restart(table.position))
         replaces = feed.live is not None and settings.schema_changes == "evolve" and not settings.soft_delete
         done = run_once(config, tables=[name], log_only=True, replaces_types=replaces, readers=readers)
-        (report,) = (r for r in done.tables if r.table == name)
+        (report,) = done.tables
     if report.error is not None:
         if not report.may_retry and before is not None:
             ChangeLog(catalog, change_log_name(name)).roll_back(before)
         raise SourceError(f"{name}: {report.error}")
     return resync(catalog, config, name)
+
+
+MAX_TRIES = 5
+"""How often keys are loaded if another ingester logs changes at the same time."""
+
+
+def resync_keys(catalog: "Catalog", config: Config, name: str, keys: str) -> Resynced:
+    """Load the rows of some keys again from a database, and apply them as changes: other rows stay as they are.
+
+    The log gets them at its position, with what the transaction saw that read them: later changes are applied to them, and those
+    that they contain are not applied again.
+
+    Args:
+        catalog: catalog of the tables.
+        config: config of the project.
+        name: the mirror.
+        keys: values of the integer with which they begin, and ranges of them: see `key_ranges`.
+
+    Raises:
+        ConfigError: no such table or keys, or its source is no database.
+        SourceError: it was never loaded, the database cannot be read, or a row cannot be decoded.
+        CommitConflictError: ingesters wrote all the time; nothing was changed.
+    """
+    settings, ranges = config.table(name), key_ranges(keys)
+    with closing(Readers()) as readers:
+        (feed,) = feeds_of(config, [name], readers)
+        if feed.live is None:
+            raise ConfigError(f"--keys loads rows of a database, and {name} is read from {feed.source.title}")
+        for remaining in reversed(range(MAX_TRIES)):
+            with closing(TableIngest(catalog, name, settings, TableReport(name))) as table:
+                if table.position is None:
+                    raise SourceError(f"{name} has no change log yet: nevermore ingest loads it")
+                if feed.live.positions.from_json(table.position).load is None:
+                    with suppress(*[AnotherIngesterError][:remaining]):
+                        return _load_keys(catalog, feed, feed.live, table, ranges)
+                    continue
+            # changes that only an earlier load contains must not be applied again: the log moves past them
+            (report,) = run_once(config, tables=[name], records_positions=True, readers=readers).tables
+            if report.error is not None:
+                raise SourceError(f"{name}: {report.error}")
+    raise SourceError(f"{name} is being loaded: complete that first: nevermore ingest {name}")
+
+
+def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIngest, ranges: KeyRanges) -> Resynced:
+    table.start()
+    feed, position = feed.remembering(catalog, [table]), str(table.position)
+    live.begin({table.name: position})
+    known = live.positions.from_json(position)
+    source = known.claims[table.name]
+    if (moved := live.check_table(source, position)) is not None:
+        table.move(moved)
+        known = live.positions.from_json(moved)
+    decided, keys, load = Decided(claims=known.claims), list[pa.Table](), Load()
+    settings = feed.config([table], decided).tables[0]
+    for batch in live.load(settings, source, known.to_json(), feed.read_bytes, ranges):
+        decoded = decode(batch.raw, feed.config([table], decided))
+        for row in decoded.rejected.table.slice(0, 1).to_pylist():
+            raise SourceError(f"{table.name}: a row cannot be decoded, so none was loaded: {row['reason']}")
+        decided, changes = decoded.decided, decoded.tables[table.name]
+        keys.append(keys_touched(changes.table, changes.key))
+        load = batch.position.load or load
+        table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+    removals = _removals(catalog.load_table(identifier(table.name)), table, keys, str(load.column), ranges)
+    table.add(removals, Rejected.none(), replace(known, load=load).to_json(), BatchEnd.TRANSACTION)
+    table.flush()
+    report, num_rows = table.report, table.report.events["r"]
+    return Resynced(table.name, num_rows + removals.num_rows, num_rows, report.snapshot_id, report.quarantined)
+
+
+def _removals(
+    mirror: "CatalogTable", table: TableIngest, keys: Sequence[pa.Table], column: str, ranges: KeyRanges
+) -> ChangeBatch:
+    """Deletions of the keys that the mirror has in these ranges, and the database does not."""
+    from nevermore.scan_core import col
+
+    key = table.key or table.known_key
+    scan = open_current(mirror).scan().where(reduce(or_, (col(column).between(*each) for each in ranges)))
+    there = scan.select(*key, *{DELETED} & {*scan.arrow_schema.names}).to_table()
+    if DELETED in there.column_names:
+        there = there.filter(pc.invert(pc.fill_null(there.column(DELETED), False)))
+    there = there.select(key)
+    read = KeySet(pa.concat_tables([there.slice(0, 0), *keys], promote_options="permissive").select(key).columns)
+    gone = there.filter(pa.array(read.find(there.columns) < 0))
+    removals = table.changes_of("d" * gone.num_rows)
+    field = removals.table.schema.field("key")
+    removed = gone.cast(pa.schema([*field.type])).to_struct_array()
+    return replace(removals, table=removals.table.set_column(1, field, removed))
 
 
 def _attempt(

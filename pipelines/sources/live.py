@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 from nevermore.pipelines.config.tables import TableConfig, unfit_columns
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
 from nevermore.pipelines.decode.feed import Decided, TableFeed
-from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.sources.table_position import LOAD_AGAIN, Load, LoadOutdatedError, TablePosition
+from nevermore.pipelines.errors import ConfigError, SourceError
+from nevermore.pipelines.sources.table_position import LOAD_AGAIN, Chunk, Load, LoadOutdatedError, TablePosition
 from nevermore.scan_core import Mask
 
 
@@ -289,6 +290,69 @@ def divided_by(table: TableFeed, key: Sequence[str]) -> dict[str, str]:
     return {} if table.identity_full or not is_same or is_given else names
 
 
+KeyRanges = Sequence[tuple[int, int]]
+"""First and last values of an integer with which keys begin, in order and apart from each other."""
+
+
+def key_ranges(text: str) -> KeyRanges:
+    """The ranges of a text such as `17,20..30`.
+
+    Raises:
+        ConfigError: it is no such text.
+    """
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(_range(*part.partition("..")) for part in text.split(",")):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def _range(first: str, separator: str, last: str) -> tuple[int, int]:
+    with suppress(ValueError):
+        found = int(first), int(last if separator else first)
+        if -(2**63) <= found[0] <= found[1] < 2**63 - 1:
+            return found
+    raise ConfigError(f"keys: {first}{separator}{last} is neither an integer nor a range of them, as in 17,20..30")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRows:
+    """Rows that are loaded again, all in one transaction.
+
+    Attributes:
+        condition: what is true of them, in SQL.
+        column: name in the mirror of the integer with which their key begins.
+        ranges: its values.
+    """
+
+    condition: str
+    column: str
+    ranges: KeyRanges
+
+    @classmethod
+    def of(cls, table: TableFeed, key: Mapping[str, str], types: Mapping[str, Any], ranges: KeyRanges) -> "AskedRows":
+        """The rows of these ranges; `key` has the names of its columns in order, with those in SQL.
+
+        Raises:
+            SourceError: the mirror does not identify rows by such a key.
+        """
+        names, (first, *_) = divided_by(table, [*key]), [*key, ""]
+        if not names or not pa.types.is_integer(types[first].arrow):
+            raise SourceError(
+                f"{table.name}: rows are loaded by ranges of an integer with which the key begins, in the database and in the "
+                f"mirror alike; load all of them: nevermore resync {table.name} --from-source"
+            )
+        parts = (f"{key[first]} BETWEEN {begin} AND {end}" for begin, end in ranges)
+        return cls(f"({' OR '.join(parts)})", names[first], ranges)
+
+    def load(self, seen: int | str, nothing: int | str, until: int) -> Load:
+        """The complete load; `nothing` is what a transaction saw that saw no change."""
+        chunks = (chunk for begin, end in self.ranges for chunk in (Chunk(begin, nothing), Chunk(end + 1, seen)))
+        return Load((*chunks, Chunk(None, nothing)), self.column, until)
+
+
 _ARGUMENTS = 50
 """PostgreSQL takes at most 100."""
 RANGE_ROWS = 4096
@@ -453,8 +517,12 @@ class LiveSource(Protocol):
         """Whether a table with this position contains what existed before the stream."""
         return position is not None and self.positions.from_json(position).is_loaded
 
-    def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[LiveBatch]:
+    def load(
+        self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int, ranges: KeyRanges = ()
+    ) -> Iterator[LiveBatch]:
         """Read what exists in a table, or what a load that was interrupted has not read yet, in batches of bounded size.
+
+        With `ranges`, only rows with these keys, all in one transaction: only the load of the positions counts, and of the last batch.
 
         The rows of a batch that ends within a transaction are committed together with the next one. If the first batch
         `continues` nothing and the table has rows of an unfinished load, they must be removed: see `LoadOutdatedError`.

@@ -20,7 +20,7 @@ from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
-from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
+from nevermore.pipelines.sources.live import AskedRows, KeyRanges, LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.mysql.log import FULL_PACKET
 from nevermore.pipelines.sources.mysql.position import MysqlPosition, log_number, place
 from nevermore.pipelines.sources.mysql.server import (
@@ -112,12 +112,14 @@ class TableLoad:
         name: its name, `database.table`.
         target: the mirror.
         limit_bytes: size of a batch.
+        ranges: the keys to load; all of them without any.
     """
 
     server: Server
     name: str
     target: TableFeed
     limit_bytes: int
+    ranges: KeyRanges = ()
 
     def parts(self, start: MysqlPosition) -> Iterator[MysqlBatch]:
         """Read the rows that the load at this position of the table has not read yet.
@@ -131,17 +133,26 @@ class TableLoad:
         self._check(description, start)
         columns, begun = self._ranges(description)
         load = start.resumed(begun, self.target.name)
+        asked = None
+        if self.ranges:
+            key = {name: quoted(name) for name, _ in self.server.ordered_key(self.name)}
+            asked, columns = AskedRows.of(self.target, key, description.declared.types, self.ranges), ()
         values = tuple(column.sql for column in load.key) or ("{}",)
         with closing(_Selection(self.server, self.name, columns, values, self.limit_bytes)) as selection:
-            yield from self._chunks(selection, description, load, start)
+            yield from self._chunks(selection, description, load, start, asked)
 
     def _chunks(
-        self, selection: "_Selection", description: MysqlTable, load: Load, start: MysqlPosition
+        self,
+        selection: "_Selection",
+        description: MysqlTable,
+        load: Load,
+        start: MysqlPosition,
+        asked: AskedRows | None,
     ) -> Iterator[MysqlBatch]:
         step = self._step()
         while not load.is_complete:
             after = load.chunks[-1].end if load.chunks else None
-            at, end = selection.begin(after, step)
+            at, end = selection.begin(after, step, start)
             if selection.description != description:
                 why = f"{self.target.name}: the table was altered while it was loaded, so the load begins again"
                 if load.chunks:
@@ -150,9 +161,10 @@ class TableLoad:
                 self._check(description, start)
             chunks = (*load.chunks, Chunk(end, at))
             done = replace(load, chunks=chunks, until=max(int(c.seen) for c in chunks) if end is None else 0)
+            done = done if asked is None else asked.load(at, 0, at)
             identity = (self.name, *description.key) if description.key and not self.target.identity_full else ()
             number = 0
-            for documents, is_last in selection.rows(after, end):
+            for documents, is_last in selection.rows(after, end, [] if asked is None else [asked.condition]):
                 yield MysqlBatch(
                     loaded_events(f"load of {self.name}", description, documents, number),
                     BatchEnd.ANYWHERE if is_last else BatchEnd.WITHIN_TRANSACTION,
@@ -249,14 +261,16 @@ class _Selection:
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - the server may have more to send
 
-    def begin(self, after: End, step: int) -> tuple[int, End]:
+    def begin(self, after: End, step: int, start: MysqlPosition) -> tuple[int, End]:
         """Begin the chunk after a key: (its place in the log, its end, None if it has all other rows).
+
+        It sees all transactions before the position `start`.
 
         Raises:
             SourceError: the server cannot tell the place.
         """
         with reported(f"{self._name} could not be loaded"):
-            at = self._snapshot() if self._server.is_mariadb else self._locked_snapshot()
+            at = self._snapshot(start) if self._server.is_mariadb else self._locked_snapshot()
             self.description = self._server.describe(self._name, self._connection)
             if not self._key:
                 return at, None
@@ -276,14 +290,18 @@ class _Selection:
             return [str(end)]
         return [text_value(value, text) for value, text in zip(self._values, end, strict=True)]
 
-    def _snapshot(self) -> int:
+    def _snapshot(self, start: MysqlPosition) -> int:
         """Begin a transaction; return its place, which MariaDB tells.
 
-        Rows of transactions that are prepared (XA) are in the log before it, and invisible to it.
+        Rows of transactions that are prepared (XA) are in the log before it, and invisible to it. Others are in the log shortly
+        before they are visible: the place may be before one to which the log was written.
         """
         for remaining in reversed(range(LOCK_TRIES)):
             rows_of(self._connection, BEGIN)
-            if not self._server.query("XA RECOVER"):
+            at = self._visible()
+            if not self._server.query("XA RECOVER") and (
+                at >= start.at or self._server.gtid_at(start.base, at) == start.gtid
+            ):
                 break
             if not remaining:
                 raise SourceError(
@@ -292,6 +310,10 @@ class _Selection:
                 )
             rows_of(self._connection, "ROLLBACK")
             time.sleep(LOCK_SECONDS)
+        return at
+
+    def _visible(self) -> int:
+        """The place of the transaction."""
         status = {str(k).lower(): v for k, v in rows_of(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
         if not status.get("binlog_snapshot_file"):
             raise SourceError(
@@ -320,13 +342,14 @@ class _Selection:
             rows_of(self._connection, BEGIN)
             return self._server.written()[1]
 
-    def rows(self, after: End, end: End) -> Iterator[tuple[pa.BinaryArray, bool]]:
-        """(rows as the server sends them, whether they are the last) of the keys from `after` to before `end`.
+    def rows(self, after: End, end: End, only: Sequence[str]) -> Iterator[tuple[pa.BinaryArray, bool]]:
+        """(rows as the server sends them, whether they are the last) of the keys from `after` to before `end`, if all of `only` is true.
 
         Raises:
             SourceError: the rows cannot be read.
         """
-        conditions = [f"({not_before(self._key, self._literals(after))})"] if after is not None else []
+        conditions = [*only]
+        conditions += [f"({not_before(self._key, self._literals(after))})"] if after is not None else []
         conditions += [f"({before(self._key, self._literals(end))})"] if end is not None else []
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         names = ", ".join(map(_selected, self.description.columns))

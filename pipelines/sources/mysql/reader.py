@@ -19,7 +19,7 @@ from nevermore.pipelines.decode.batches import BatchEnd, RawEvents
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.formats.binlog import MysqlTable, event, values_change
-from nevermore.pipelines.sources.live import Finding, HashedTable, LiveSource, Wanted, clock_finding, unfit
+from nevermore.pipelines.sources.live import Finding, HashedTable, KeyRanges, LiveSource, Wanted, clock_finding, unfit
 from nevermore.pipelines.sources.mysql import log
 from nevermore.pipelines.sources.mysql.load import MysqlBatch, TableLoad, refused
 from nevermore.pipelines.sources.mysql.log import Effect, LogEvent, LogReader
@@ -138,9 +138,8 @@ class MysqlReader(LiveSource):
                 "the server does not know its own position in the binary log: is log_bin a folder it can read? If the log has "
                 "larger rows than max_allowed_packet allows now, begin a new one: FLUSH BINARY LOGS"
             )
-        gtid = str(MariaGtids(found))
-        self._verified.add((at, gtid))
-        return at, gtid
+        self._verified.add((at, found))
+        return at, found
 
     def _check(self, texts: Sequence[str], written: int) -> None:
         """Refuse positions that this server's log does not have; find those of a server whose transactions it has.
@@ -165,7 +164,7 @@ class MysqlReader(LiveSource):
         if position.base != self._base or at > written or parts_of(at)[0] not in files:
             return False
         if self._server.is_mariadb:
-            return str(MariaGtids(self._server.gtid_at(self._base, at) or "")) == position.gtid
+            return self._server.gtid_at(self._base, at) == position.gtid
         return position.server == self._uuid and MysqlGtids(position.gtid).is_within(self._server.executed())
 
     def _found(self, position: MysqlPosition, written: int, files: Sequence[int]) -> MysqlPosition:
@@ -222,11 +221,13 @@ class MysqlReader(LiveSource):
         self._verified.add((moved.at, moved.gtid))
         return moved.to_json()
 
-    def load(self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int) -> Iterator[MysqlBatch]:
+    def load(
+        self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int, ranges: KeyRanges = ()
+    ) -> Iterator[MysqlBatch]:
         """See `LiveSource`."""
         self.interrupt()
         start = self._at(self._start, self._start_gtid) if position is None else MysqlPosition.from_json(position)
-        yield from TableLoad(self._server, source_table, table, limit_bytes).parts(start)
+        yield from TableLoad(self._server, source_table, table, limit_bytes, ranges).parts(start)
 
     def hashed(self, table: TableFeed, source_table: str) -> HashedTable:
         """See `LiveSource`."""

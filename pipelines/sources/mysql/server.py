@@ -13,7 +13,15 @@ from nevermore.pipelines.config.sources import MysqlSource
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats import mysql_kernels as stored
 from nevermore.pipelines.formats.binlog import MysqlColumn, MysqlTable
-from nevermore.pipelines.sources.mysql.position import MysqlGtids, MysqlPosition, file_name, log_number, parts_of, place
+from nevermore.pipelines.sources.mysql.position import (
+    MariaGtids,
+    MysqlGtids,
+    MysqlPosition,
+    file_name,
+    log_number,
+    parts_of,
+    place,
+)
 from nevermore.pipelines.sources.table_position import KeyColumn
 from nevermore.scan_core.io import remember_passwords, require_package
 
@@ -364,7 +372,7 @@ class Server:
         """The position of global transaction identifiers of MariaDB at a place of the log; None if the log has no such place."""
         number, offset = parts_of(at)
         found = self.value("SELECT BINLOG_GTID_POS(%s, %s)", file_name(base, number), offset)
-        return None if found is None else str(found)
+        return None if found is None else str(MariaGtids(str(found)))
 
     def charset_of(self, collation: int) -> str:
         """The character set of a collation, by its number in the binary log."""

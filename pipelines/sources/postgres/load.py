@@ -22,7 +22,7 @@ from nevermore.pipelines.decode.batches import BatchEnd
 from nevermore.pipelines.decode.feed import TableFeed
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.formats.pgoutput import SourceTable
-from nevermore.pipelines.sources.live import LiveBatch, chunk_rows, divided_by, loaded_events
+from nevermore.pipelines.sources.live import AskedRows, KeyRanges, LiveBatch, chunk_rows, divided_by, loaded_events
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
 from nevermore.pipelines.sources.postgres.server import (
     Publication,
@@ -39,6 +39,8 @@ MAX_CHUNK_ROWS = 2_000_000
 WAIT_SECONDS = 600.0
 """How long a load waits for transactions that run when it begins."""
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
+SEES_NOTHING = "1:1:"
+"""See `Visibility`: identifiers of transactions begin with 3."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class TableLoad:
         published: its entry in the publication.
         target: the mirror.
         limit_bytes: size of a batch.
+        ranges: the keys to load; all of them without any.
     """
 
     server: Server
@@ -115,6 +118,7 @@ class TableLoad:
     published: PublishedTable
     target: TableFeed
     limit_bytes: int
+    ranges: KeyRanges = ()
 
     def parts(self, start: PostgresPosition) -> Iterator[PostgresBatch]:
         """Read the rows that the load at this position of the table has not read yet.
@@ -127,8 +131,10 @@ class TableLoad:
         self._check_identity(description)
         load = start.resumed(self._begun(description), self.target.name)
         self.server.wait_for_running(WAIT_SECONDS)
-        whole = _Range(self.server.relation(self.published), "", None, is_last=True)
-        ranges = self._by_key(description, load) if load.is_ranged else [whole]
+        asked = self._asked(description) if self.ranges else None
+        condition = "" if asked is None else asked.condition
+        whole = _Range(self.server.relation(self.published), condition, None, is_last=True)
+        ranges = self._by_key(description, load) if load.is_ranged and asked is None else [whole]
         title = f"load of {self.published.name} in {self.server.source.slot}"
         continues, number = False, 0
         for block in read_ahead(partial(self._copy, description, ranges)):
@@ -137,6 +143,8 @@ class TableLoad:
                 # Every transaction that any chunk sees has committed before this position.
                 until = self.server.inserted if block.range.is_last else 0
                 load = replace(load, chunks=(*load.chunks, chunk), until=until)
+                if asked is not None:
+                    load = asked.load(block.visible, SEES_NOTHING, until)
             raw = loaded_events(title, description, pa.array(block.lines, pa.binary()), number)
             end = BatchEnd.ANYWHERE if block.is_last else BatchEnd.WITHIN_TRANSACTION
             yield PostgresBatch(raw, end, continues, replace(start, load=load))
@@ -168,6 +176,10 @@ class TableLoad:
         if len(key) == 1 and key[0][1] in _INTEGERS:
             return Load(column=names[key[0][0]])
         return Load(key=tuple(KeyColumn(names[name], kind, collation) for name, kind, collation in key))
+
+    def _asked(self, description: SourceTable) -> AskedRows:
+        key = {name: in_quotes(name) for name, _, _ in self.server.ordered_key(description.oid)}
+        return AskedRows.of(self.target, key, description.declared.types, self.ranges)
 
     def _by_key(self, description: SourceTable, done: Load) -> Iterator[_Range]:
         names = [in_quotes(name) for name, _, _ in self.server.ordered_key(description.oid)]

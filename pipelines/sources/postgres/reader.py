@@ -22,7 +22,7 @@ from nevermore.pipelines.formats.pgoutput import (
     relation_message,
 )
 from nevermore.pipelines.jsonscan.spans import from_binary
-from nevermore.pipelines.sources.live import HEARTBEAT_BYTES, HashedTable, LiveSource
+from nevermore.pipelines.sources.live import HEARTBEAT_BYTES, HashedTable, KeyRanges, LiveSource
 from nevermore.pipelines.sources.postgres.load import WAIT_SECONDS as LOAD_SECONDS
 from nevermore.pipelines.sources.postgres.load import PostgresBatch, TableLoad
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Shape, UnsentError, lsn_text
@@ -235,7 +235,7 @@ class PostgresReader(LiveSource):
             raise LoadOutdatedError(f"{why}, so the table is loaded again", again) from None
 
     def load(
-        self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int
+        self, table: TableFeed, source_table: str, position: str | None, limit_bytes: int, ranges: KeyRanges = ()
     ) -> Iterator[PostgresBatch]:
         """See `LiveSource`."""
         self.interrupt()
@@ -243,7 +243,7 @@ class PostgresReader(LiveSource):
         published = next(t for t in publication.tables if t.name == source_table)
         known = self._at(self._start) if position is None else PostgresPosition.from_json(position)
         known = replace(known, timeline=self._timeline, member=published.member, shape=published.shape)
-        yield from TableLoad(self._server, publication, published, table, limit_bytes).parts(known)
+        yield from TableLoad(self._server, publication, published, table, limit_bytes, ranges).parts(known)
 
     def hashed(self, table: TableFeed, source_table: str) -> HashedTable:
         """See `LiveSource`."""

@@ -63,7 +63,6 @@ class Shop:
         self.database = f"shop{next(_NUMBERS)}"
         self.connection = server.connect()
         self.sql(*(right.replace("CREATE USER", "CREATE USER IF NOT EXISTS") for right in RIGHTS))
-        self.dsn = server.dsn(self.database).replace("root@", "reader:secret@")
         self.sql(f"CREATE DATABASE {self.database}", f"USE {self.database}", "SET time_zone = '+00:00'")
         self.source: dict[str, Any] = {}
         if not self.is_mariadb:
@@ -83,6 +82,11 @@ class Shop:
     def together(self, *statements: str) -> None:
         """Run statements as one transaction."""
         self.sql("BEGIN", *statements, "COMMIT")
+
+    @property
+    def dsn(self) -> str:
+        """The address of the server, which may have become another one, for the user of the page."""
+        return self.server.dsn(self.database).replace("root@", "reader:secret@")
 
     def config(self, *tables: str, **settings: Any) -> Config:
         """A config with these tables, `shop.NAME` for the table NAME."""

@@ -10,7 +10,7 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.sources.mysql.load import MysqlBatch
 from nevermore.pipelines.sources.mysql.reader import _Reading
 from tests.pipelines.mysql.conftest import BOTH, Shop
-from tests.support.lost_rows import found_after_losses
+from tests.support.lost_rows import found_after_losses, loaded_again
 
 ROWS = 20_000
 KEYS = {
@@ -47,6 +47,11 @@ def test_missing_extra_and_changed_rows_are_found(shop: Shop, key: str) -> None:
     config = items(shop, key)
     inserted = f"INSERT INTO items VALUES ({ROWS + 8}, 'new', 1, {ROWS + 8})"
     found_after_losses(shop, config, lose, inserted, num_rows=ROWS, has_key=key != "none")
+
+
+@BOTH
+def test_keys_that_differ_are_loaded_again(shop: Shop) -> None:
+    loaded_again(shop, items(shop), lose, f"INSERT INTO items VALUES ({ROWS + 8}, 'new', 1, {ROWS + 8})")
 
 
 @BOTH
