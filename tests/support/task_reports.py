@@ -2,7 +2,7 @@
 
 import json
 
-from nevermore.scan_core.model.metrics import ScanMetrics
+from nevermore.scan_core import ScanMetrics
 from nevermore.scan_core.spark import TaskReports
 
 
