@@ -141,13 +141,14 @@ class FeedRun:
             if engine == "spark":
                 self._read_on_spark(reading)
             else:
-                batches = feed.batches(position, feed.applied_lines(tables), self._count_skipped)
-                tasks = (partial(Ahead.begun, batch, reading.config) for batch in batches)
-                with closing(ahead(tasks, max(feed.most_ahead - 1, 1))) as taken:  # type: ignore[type-var] # a generator
-                    for batch in taken:
-                        self._take(reading, batch)
-                        if (not reading.running and not feed.patterns) or self.stopping():
-                            break
+                found = feed.batches(position, feed.applied_lines(tables), self._count_skipped)
+                with closing(found) as batches:  # type: ignore[type-var] # generators
+                    tasks = (partial(Ahead.begun, batch, reading.config) for batch in batches)
+                    with closing(ahead(tasks, max(feed.most_ahead - 1, 1))) as taken:  # type: ignore[type-var]
+                        for batch in taken:
+                            self._take(reading, batch)
+                            if (not reading.running and not feed.patterns) or self.stopping():
+                                break
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         try:

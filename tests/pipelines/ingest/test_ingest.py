@@ -1,15 +1,20 @@
+import gc
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nevermore.pipelines.config.project import load
-from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import open_catalog
+from nevermore.pipelines.ingest.feed_run import FeedRun
+from nevermore.pipelines.ingest.feeds import Feed
 from tests.pipelines.project import Project, event, product, the
 
 
@@ -42,6 +47,32 @@ def test_pattern_that_never_matched_a_file_is_no_success_until_one_lands(project
     report = project.run()
     assert report.exit_code == 0
     assert report.found_nothing_new
+
+
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_reading_has_ended_when_a_run_stops_within_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, batches = [], Feed.batches
+
+    def watched(*given: Any) -> Iterator[Any]:
+        try:
+            yield from batches(*given)
+            ended.append("at the end")
+        finally:
+            ended.append("left")
+
+    def fail(*_: Any) -> None:
+        raise SourceError("stopped")
+
+    monkeypatch.setattr(Feed, "batches", watched)
+    monkeypatch.setattr(FeedRun, "_take", fail)
+    project.write({"shop.products": {"key": ["id"]}}, batch_rows=1)
+    project.land("1.jsonl", [event("c", product(i)) for i in range(9)])
+    gc.disable()  # what only a collection ends could disturb a later reading by the same connection
+    try:
+        assert project.run().exit_code == 1
+    finally:
+        gc.enable()
+    assert ended == ["left"]
 
 
 def test_growing_file_is_read_from_where_it_was_left(project: Project) -> None:
