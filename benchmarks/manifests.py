@@ -19,8 +19,7 @@ from benchmarks.race import chosen
 from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from nevermore.scan_core import open_table
+from nevermore.scan_core import DataFile, FileFormat, open_table
 from nevermore.scan_core.model.schema import NestedField, parse_type
 
 COMMITS, FILES, DAYS, COLUMNS = 40, 500, 500, 12
@@ -48,15 +47,15 @@ def make(folder: Path) -> None:
         for place in range(FILES):
             low, high = (int(n).to_bytes(8, "little") for n in sorted(draw.integers(0, 2**40, 2)))
             ids = range(1, COLUMNS + 2)
-            metrics = FileMetrics(
-                value_counts=dict.fromkeys(ids, 1_000),
-                null_value_counts=dict.fromkeys(ids, 0),
-                lower_bounds=dict.fromkeys(ids, low),
-                upper_bounds=dict.fromkeys(ids, high),
-            )
+            metrics = {
+                "value_counts": dict.fromkeys(ids, 1_000),
+                "null_value_counts": dict.fromkeys(ids, 0),
+                "lower_bounds": dict.fromkeys(ids, low),
+                "upper_bounds": dict.fromkeys(ids, high),
+            }
             path = f"{delta.target.data_location}/day={place % DAYS}/{number:04}-{place:06}.parquet"
             spec = delta.default_spec.spec_id
-            files.append(WrittenFile(path, FileContent.DATA, spec, (place % DAYS,), 1_000, 10_000, metrics))
+            files.append(DataFile(path, FileFormat.PARQUET, spec, (place % DAYS,), 1_000, 10_000, **metrics))
         delta.commit(files, {})
 
 

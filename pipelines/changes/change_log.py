@@ -25,7 +25,6 @@ from nevermore.pipelines.errors import (
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import Committed, RowDelta, make_current, retry_conflicts
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
     check_writable,
     current_schema,
@@ -37,7 +36,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
 from nevermore.pipelines.iceberg.row_shape import python_rows, with_columns, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_rows
-from nevermore.scan_core import Expr, PartitionSpec, Scan, Schema, StructType, Table, arrow_type, col
+from nevermore.scan_core import ContentFile, Expr, PartitionSpec, Scan, Schema, StructType, Table, arrow_type, col
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -224,8 +223,8 @@ class RemoteChanges:
     first_place: str | None
     last_place: str | None
     why_local: str | None
-    write_log: Callable[[WriteTarget, PartitionSpec, int], list[WrittenFile]]
-    write_mirror: Callable[[FoldOrder], tuple[list[WrittenFile], int]]
+    write_log: Callable[[WriteTarget, PartitionSpec, int], list[ContentFile]]
+    write_mirror: Callable[[FoldOrder], tuple[list[ContentFile], int]]
     tables: Callable[[], Iterator[pa.Table]]
 
     @property
@@ -464,7 +463,7 @@ class ChangeLog:
         reload: Reload | None,
     ) -> Appended:
         table = self._moved_table(before)
-        files: list[WrittenFile] = []
+        files: list[ContentFile] = []
         first = last = self.last_ordinal
         order = self.order_reached
         reload_from = self.reload_from
@@ -496,7 +495,7 @@ class ChangeLog:
         self.order_by = more.get(positions.ORDER_BY, self.order_by)
         return Appended(changes, first + 1, committed)
 
-    def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
+    def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[ContentFile]:
         """Write files of changes, numbered from `first` on, in a schema that fits them."""
         ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
         numbered = changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
@@ -516,7 +515,7 @@ class ChangeLog:
         if self.position is None:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
         table = self._moved_table(self.position)
-        files: list[WrittenFile] = []
+        files: list[ContentFile] = []
         last = self.last_ordinal
         with RowDelta(table) as delta:
             delta.set_properties({LOADED: "true"})

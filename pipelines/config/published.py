@@ -242,8 +242,6 @@ class PublishedPartition:
             found = found.cast(pa.int32())
         elif pa.types.is_timestamp(found.type):
             found = found.cast(pa.int64())
-        elif pa.types.is_decimal(found.type):
-            return {None if v is None else int(v.scaleb(found.type.scale)) for v in found.to_pylist()}
         return set(found.to_pylist())
 
     def key_of(self, physical: Any, kind: Type) -> str:
@@ -252,9 +250,6 @@ class PublishedPartition:
             return NULL_KEY
         if self.is_time:
             return self._text(physical)
-        if isinstance(kind, PrimitiveType) and kind.name == "decimal":
-            # scans return partition values as decimals, manifests do not
-            return str(physical if isinstance(physical, Decimal) else Decimal(physical).scaleb(-kind.parameters[1]))
         if isinstance(kind, PrimitiveType) and kind.name == "date":
             return (_EPOCH.date() + timedelta(days=physical)).isoformat()
         if isinstance(kind, PrimitiveType) and kind.name in {"timestamp", "timestamptz"}:

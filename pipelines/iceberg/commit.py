@@ -27,34 +27,31 @@ from nevermore.pipelines.errors import (
     SourceError,
 )
 from nevermore.pipelines.iceberg import storage
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import (
-    current_schema,
     data_location,
     metadata_location,
+    open_current,
     refresh,
-    specs_of,
     storage_of,
 )
 from nevermore.pipelines.iceberg.manifests import (
     Listed,
-    ManifestEntry,
     NamedFiles,
     Selection,
     SnapshotManifests,
     manifest_list_bytes,
+    name_of,
     with_row_ids,
 )
 from nevermore.pipelines.iceberg.metadata_swap import Update, can_swap, commit_to_database
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
-from nevermore.pipelines.iceberg.row_shape import partition_key
 from nevermore.pipelines.iceberg.schema_evolution import Clash, evolve, schema_document, without
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget
-from nevermore.scan_core import NestedField, PartitionSpec, Schema
+from nevermore.scan_core import ContentFile, DataFile, DeleteFile, NestedField, PartitionSpec, Schema, TableMetadata
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+    from pyiceberg.table.metadata import TableMetadataV2
     from pyiceberg.table.snapshots import Snapshot
 
 ATTEMPTS = 5
@@ -206,45 +203,43 @@ def _is_overloaded(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-class _File(NamedTuple):
-    """A file that enters or leaves a table; its spec id is the first value of `partition`."""
+class _Counted(NamedTuple):
+    """A file that enters or leaves a table, as PyIceberg counts it."""
 
-    content: FileContent
+    content: int
     record_count: int
     file_size_in_bytes: int
-    partition: tuple[object, ...]
+
+    @classmethod
+    def of(cls, file: ContentFile) -> Self:
+        """Count a data or delete file."""
+        content = file.content.value if isinstance(file, DeleteFile) else 0
+        return cls(content, file.record_count, file.file_size_bytes)
 
 
-def _file(spec_id: int, entry: ManifestEntry) -> _File:
-    file = entry.data_file
-    partition = (spec_id, *partition_key(file["partition"].values()))
-    return _File(FileContent(file["content"]), file["record_count"], file["file_size_in_bytes"], partition)
-
-
-def _operation(added: Sequence[_File], removed: Sequence[_File]) -> "Operation":
+def _operation(added: Sequence[ContentFile], removed: Sequence[ContentFile]) -> "Operation":
     """The operation of a snapshot (rule 24)."""
-    adds_data = any(f.content is FileContent.DATA for f in added)
-    if removed or any(f.content is not FileContent.DATA for f in added):
-        return "overwrite" if adds_data else "delete"
+    if removed or any(isinstance(file, DeleteFile) for file in added):
+        return "overwrite" if any(isinstance(file, DataFile) for file in added) else "delete"
     return "append"
 
 
 def _summarise(
-    added: Sequence[Any], removed: Sequence[Any], base: "Snapshot | None", properties: Mapping[str, str]
+    added: Sequence[ContentFile], removed: Sequence[ContentFile], base: "Snapshot | None", properties: Mapping[str, str]
 ) -> dict[str, str]:
     """The summary of a snapshot: counts of its files, totals derived from those of its parent, and `properties`."""
     from pyiceberg.table.snapshots import Operation, Summary, UpdateMetrics, update_snapshot_summaries
 
-    counts = UpdateMetrics()
+    counts: Any = UpdateMetrics()
     for file in added:
-        counts.add_file(file)
+        counts.add_file(_Counted.of(file))
     for file in removed:
-        counts.remove_file(file)
+        counts.remove_file(_Counted.of(file))
     # PyIceberg has no totals for `replace`; those of other operations are the same.
     summary = Summary(Operation.OVERWRITE, **counts.to_dict())
     previous = None if base is None else summary_properties(base) or {"": ""}
     named = update_snapshot_summaries(summary, previous).additional_properties
-    if partitions := {f.partition for f in (*added, *removed)}:
+    if partitions := {(f.spec_id, f.partition) for f in (*added, *removed)}:
         named["changed-partition-count"] = str(len(partitions))
     return {**named, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
 
@@ -272,21 +267,14 @@ class Committed:
     summary: Mapping[str, str]
 
 
-def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+def everything(_file: ContentFile) -> bool:
     """Select every live file: a truncate."""
     return True
 
 
 def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Selection:
-    """Select the files of some partitions, given by the values that manifests hold."""
-    wanted = frozenset(map(partition_key, partitions))
-
-    def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
-        if spec.spec_id != spec_id:
-            return False
-        return partition_key(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
-
-    return selects
+    """Select the files of some partitions, given as `ContentFile.partition`."""
+    return lambda file: file.spec_id == spec_id and file.partition in partitions
 
 
 Rearrange = Callable[[SnapshotManifests, "Snapshot | None"], tuple[Listed, Mapping[str, str]]]
@@ -305,9 +293,10 @@ class RowDelta:
     def __init__(self, table: "Table", options: WriterOptions | None = None) -> None:
         self.table = table
         self.storage = storage_of(table)
-        self.schema: Schema = current_schema(table)
-        self.specs: dict[int, PartitionSpec] = specs_of(table)
-        self.default_spec: PartitionSpec = self.specs[table.spec().spec_id]
+        self._facts = open_current(table).metadata
+        self.schema: Schema = self._facts.schema
+        self.specs: dict[int, PartitionSpec] = {**self._facts.specs}
+        self.default_spec: PartitionSpec = self.specs[self._facts.default_spec_id]
         self.base_snapshot_id: int | None = table.metadata.current_snapshot_id
         self._foundations = _foundations(table.metadata)
         self._options = options or WriterOptions()
@@ -330,9 +319,22 @@ class RowDelta:
         return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
 
     @property
+    def facts(self) -> TableMetadata:
+        """The table with the schema and the specs of this commit."""
+        schemas = {**self._facts.schemas, self.schema.schema_id: self.schema}
+        return replace(
+            self._facts,
+            schemas=schemas,
+            current_schema_id=self.schema.schema_id,
+            specs=self.specs,
+            _paths={},
+            _partition_types={},
+        )
+
+    @property
     def base_columns(self) -> list[str]:
         """Names of the columns that the table had before this commit, without dropped ones."""
-        return [f.name for f in self.table.schema().fields if f.field_id in self.schema]
+        return [f.name for f in self._facts.schema.fields if f.field_id in self.schema]
 
     @property
     def arranged_by(self) -> set[str]:
@@ -402,14 +404,14 @@ class RowDelta:
 
     def commit(
         self,
-        added: Sequence[WrittenFile],
+        added: Sequence[ContentFile],
         properties: Mapping[str, str],
         *,
         remove: Selection | None = None,
         operation: Operation | None = None,
         forgets: bool = False,
         branch: str = MAIN,
-        after_rewrites: Callable[[], tuple[Sequence[WrittenFile], Selection | None]] | None = None,
+        after_rewrites: Callable[[], tuple[Sequence[ContentFile], Selection | None]] | None = None,
     ) -> Committed:
         """Write manifests and swap the table's metadata.
 
@@ -438,9 +440,7 @@ class RowDelta:
                 manifests = self._manifests()
                 carried = manifests.carried(self._base(), remove, forgets=forgets)
                 # A file that is to be replaced and is gone was rewritten by another writer: adding its replacement would double rows.
-                if isinstance(remove, NamedFiles) and (
-                    gone := remove.names - {entry.name for _, entry in carried.files}
-                ):
+                if isinstance(remove, NamedFiles) and (gone := remove.names - {*map(name_of, carried.files)}):
                     raise CommitConflictError(
                         f"another writer removed {min(gone)[0]} from {'.'.join(self.table.name())}"
                     )
@@ -471,6 +471,7 @@ class RowDelta:
             return False
         for snapshot in ancestors(self.table):
             if snapshot.snapshot_id == self.base_snapshot_id:
+                self._facts = open_current(self.table).metadata
                 self.base_snapshot_id = metadata.current_snapshot_id
                 return True
             if snapshot.summary is None or snapshot.summary.operation.value != "replace":
@@ -513,33 +514,30 @@ class RowDelta:
         metadata = cast("TableMetadataV2", self.table.metadata)
         number = metadata.last_sequence_number + 1
         return SnapshotManifests(
-            *(self.table, self.storage, self.schema, self.specs, metadata.new_snapshot_id(), number),
-            *(self.table.format_version, self._written, is_dry),
+            self.table, self.storage, self.facts, metadata.new_snapshot_id(), number, self._written, is_dry
         )
 
     def _listed(
         self,
         manifests: SnapshotManifests,
-        files: Sequence[WrittenFile],
+        files: Sequence[ContentFile],
         carried: Listed,
         properties: Mapping[str, str],
         operation: Operation | None,
     ) -> tuple[dict[str, Any], Committed]:
         metadata, base = self.table.metadata, self._base()
         snapshot_id, sequence_number = manifests.snapshot_id, manifests.sequence_number
-        added = manifests.added(files)
-        records = [*added.records, *carried.records]
+        records, version = [*manifests.added(files), *carried.records], manifests.facts.format_version
         row_ids = {}
-        if manifests.version > 2:  # row lineage: ids of new rows continue where the table's last commit ended
+        if version > 2:  # row lineage: ids of new rows continue where the table's last commit ended
             first = getattr(metadata, "next_row_id", None) or 0
             records, following = with_row_ids(records, first)
             row_ids = {"first-row-id": first, "added-rows": following - first}
-        entering, leaving = ([_file(*one) for one in listed.files] for listed in (added, carried))
-        named = operation or _operation(entering, leaving)
-        summary = _summarise(entering, leaving, base, properties)
+        named = operation or _operation(files, carried.files)
+        summary = _summarise(files, carried.files, base, properties)
         path = manifests.write(
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
-            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number, manifests.version),
+            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number, version),
         )
         storage.reached("after-manifests")
         snapshot = {
@@ -559,7 +557,7 @@ class RowDelta:
         snapshots = reversed(self.table.metadata.snapshots)
         return next((s for s in snapshots if s.snapshot_id == self.base_snapshot_id), None)
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
+    def discard(self, files: Sequence[ContentFile]) -> None:
         """Remove files written for this commit, unless the commit happened or may have happened."""
         if not self._may_have_happened:
             self.storage.remove(f.path for f in files)
@@ -588,7 +586,7 @@ class RowDelta:
             raise
 
 
-def _foundations(metadata: "TableMetadata") -> tuple[object, ...]:
+def _foundations(metadata: Any) -> tuple[object, ...]:
     """What the files of a commit build upon, apart from the rows of the table."""
     return (
         metadata.table_uuid,

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from decimal import Context, Decimal
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,12 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from nevermore.pipelines.errors import CommitConflictError, PipelineError, SourceError
+from nevermore.pipelines.errors import CommitConflictError, SourceError, explained
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
-from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, physical
+from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, name_of
 from nevermore.pipelines.iceberg.positions import waiting_since
-from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, name_of, position_deletes
-from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, position_deletes
 from nevermore.pipelines.iceberg.table_writer import write_positions
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
@@ -43,9 +40,7 @@ from nevermore.scan_core import (
     FileScanTask,
     MalformedTableError,
     PartitionSpec,
-    PrimitiveType,
     ScanContext,
-    ScanError,
     ScanMetrics,
     ScanOptions,
     ScanPlan,
@@ -53,11 +48,10 @@ from nevermore.scan_core import (
     Split,
     Table,
     TableMetadata,
-    Type,
     open_table,
     run_splits,
 )
-from nevermore.scan_core.metadata import FILE_PATH_ID, normalise_value, partition_value
+from nevermore.scan_core.metadata import FILE_PATH_ID
 from nevermore.scan_core.parts import PuffinBlob, field_id_of, open_file, resolve_deletes
 
 if TYPE_CHECKING:
@@ -66,7 +60,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _ROW_POSITION_ID = 2147483645
 """Reserved id of the position of a row, which Iceberg Java gives as the field of a deletion vector."""
-_EXACT = Context(prec=76)
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 _INHERITED = -1
 """Snapshot and sequence number of a deletion vector's blob, as its file is written before its commit is known."""
@@ -188,8 +181,7 @@ def keep_converted(
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their delete files
         overtaken = isinstance(error, CommitConflictError)  # by a writer that converts them with its own
         _log.log(logging.INFO if overtaken else logging.WARNING, "deletes were not converted", exc_info=error)
-        known = isinstance(error, PipelineError | ScanError)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
+        text = explained(error) or f"{type(error).__name__}: {error}"
         return ConversionReport(".".join(table.name()), None, None, warning=text)
 
 
@@ -206,7 +198,7 @@ class _Resolved:
 
     state: State
     leaving: dict[FileName, DeleteFile]
-    added: Mapping[str, WrittenFile]
+    added: Mapping[str, DeleteFile]
     older: Mapping[str, frozenset[FileName]]
 
     def holds_for(self, now: State) -> bool:
@@ -229,7 +221,7 @@ class _Resolved:
                 return False
         return True
 
-    def report(self, table: str, added: Sequence[WrittenFile]) -> ConversionReport:
+    def report(self, table: str, added: Sequence[DeleteFile]) -> ConversionReport:
         """What is replaced by some of the new files."""
         return ConversionReport(
             table,
@@ -239,7 +231,7 @@ class _Resolved:
             removed_deletes=sum(file.record_count for file in self.leaving.values()),
             added_files=len(added),
             added_positions=sum(file.record_count for file in added),
-            added_bytes=sum(file.vector[1] if file.vector else file.file_size_bytes for file in added),
+            added_bytes=sum(file.content_size_bytes or file.file_size_bytes for file in added),
             data_files=len(self.state.plan.tasks),
             resolved_files=len(self.older),
             has_vectors=self.state.format_version > 2,
@@ -373,7 +365,7 @@ def _replaced(task: FileScanTask) -> Iterator[DeleteFile]:
         yield task.deletion_vector
 
 
-def _superseded(touched: Sequence[FileScanTask], added: Mapping[str, WrittenFile]) -> dict[FileName, DeleteFile]:
+def _superseded(touched: Sequence[FileScanTask], added: Mapping[str, DeleteFile]) -> dict[FileName, DeleteFile]:
     """The position deletes that leave because a new file names their rows, too."""
     changed = (task for task in touched if task.data_file.path in added)
     return {name_of(file): file for task in changed for file in _replaced(task)}
@@ -422,7 +414,7 @@ def _framed(dead: BitMap64) -> bytes:
 
 def _written(
     touched: Sequence[FileScanTask], context: ScanContext, delta: RowDelta, *, has_vectors: bool
-) -> Mapping[str, WrittenFile]:
+) -> Mapping[str, DeleteFile]:
     """The dead rows of data files that no position delete names yet, by path of the data file.
 
     They are written as position deletes or vectors, together with the older dead rows of the same data file.
@@ -433,7 +425,7 @@ def _written(
         for task, rows in found
         if rows and ((has_vectors and task.position_deletes) or _num_named(task, context) < len(rows))
     )
-    return (_write_vectors if has_vectors else _write_files)(dead, context, delta)
+    return (_write_vectors if has_vectors else _write_files)(dead, delta)
 
 
 def _num_named(task: FileScanTask, context: ScanContext) -> int:
@@ -445,16 +437,16 @@ def _num_named(task: FileScanTask, context: ScanContext) -> int:
     return sum(map(len, dead_rows([task.with_deletes((), task.position_deletes)], context)))
 
 
-def _write_files(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
-    added: dict[str, WrittenFile] = {}
+def _write_files(dead: _Dead, delta: RowDelta) -> Mapping[str, DeleteFile]:
+    added: dict[str, DeleteFile] = {}
     for task, rows in dead:
         file = task.data_file
         positions = np.frombuffer(rows.to_array(), np.uint64).astype(np.int64)
-        added[file.path] = write_positions(file.path, positions, delta.target, *_place(file, context))
+        added[file.path] = write_positions(file, positions, delta.target)
     return added
 
 
-def _write_vectors(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mapping[str, WrittenFile]:
+def _write_vectors(dead: _Dead, delta: RowDelta) -> Mapping[str, DeleteFile]:
     first = next(dead, None)
     if first is None:
         return {}
@@ -469,27 +461,19 @@ def _write_vectors(dead: _Dead, context: ScanContext, delta: RowDelta) -> Mappin
         writer.close({"created-by": "nevermore"})
     added = {}
     for (file, num_rows), blob in zip(written, writer.blobs, strict=True):
-        spec, partition = _place(file, context)
-        added[file.path] = WrittenFile(
-            path=path,
-            content=FileContent.POSITION_DELETES,
-            spec_id=spec.spec_id,
-            partition=partition,
-            record_count=num_rows,
-            file_size_bytes=writer.size_bytes,
-            metrics=FileMetrics(),
+        added[file.path] = DeleteFile(
+            path,
+            FileFormat.PUFFIN,
+            file.spec_id,
+            file.partition,
+            num_rows,
+            writer.size_bytes,
+            content=DeleteContent.POSITION,
             referenced_data_file=file.path,
-            vector=(blob.offset, blob.length),
+            content_offset=blob.offset,
+            content_size_bytes=blob.length,
         )
     return added
-
-
-def _place(file: DataFile, context: ScanContext) -> tuple[PartitionSpec, tuple[object, ...]]:
-    """Spec and partition of a data file, which its deletes must have, too."""
-    spec = context.specs[file.spec_id]
-    types = partition_types(spec, {i: path[-1].type for i, path in context.field_paths.items()})
-    values = zip(file.partition, types, strict=True)
-    return spec, tuple(physical(partition_value(value, kind)) for value, kind in values)
 
 
 class ResolvedKeys:
@@ -498,7 +482,7 @@ class ResolvedKeys:
     They can be resolved again when other commits have replaced files of the table, but changed no row.
     """
 
-    def __init__(self, delta: RowDelta, keys: Sequence[WrittenFile], options: ScanOptions) -> None:
+    def __init__(self, delta: RowDelta, keys: Sequence[DeleteFile], options: ScanOptions) -> None:
         """Resolve nothing yet.
 
         Args:
@@ -510,17 +494,23 @@ class ResolvedKeys:
         self._keys = keys
         self._options = options
         self._is_first = True
-        self._vectors: Mapping[str, WrittenFile] = {}
-        self._written: list[WrittenFile] = []
+        self._vectors: Mapping[str, DeleteFile] = {}
+        self._written: list[DeleteFile] = []
 
-    def resolve(self) -> tuple[list[WrittenFile], NamedFiles]:
+    def resolve(self) -> tuple[list[DeleteFile], NamedFiles]:
         """The vectors that the commit adds, and the older ones that leave with it."""
         delta = self._delta
-        table = _with_changes(open_table(delta.table), delta)
-        uncommitted = [_uncommitted(file, table.metadata) for file in self._keys]
+        everywhere = PartitionSpec(
+            max(delta.specs) + 1, ()
+        )  # of deletes that apply to all partitions and are never committed
+        facts = replace(delta.facts, specs={**delta.specs, everywhere.spec_id: everywhere})
+        table = replace(open_table(delta.table), metadata=facts)
+        number = facts.last_sequence_number + 1
         # Rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27).
-        if not self._is_first:
-            uncommitted = [replace(file, spec_id=_everywhere(delta).spec_id, partition=()) for file in uncommitted]
+        place: dict[str, Any] = {} if self._is_first else {"spec_id": everywhere.spec_id, "partition": ()}
+        uncommitted = [
+            replace(file, data_sequence_number=number, file_sequence_number=number, **place) for file in self._keys
+        ]
         self._is_first = False
         plan = table.scan().with_options(self._options).select().plan(uncommitted)
         new = {name_of(file) for file in uncommitted}
@@ -550,52 +540,3 @@ def _with_equality_deletes(tasks: Sequence[FileScanTask], names: Collection[File
     for task in tasks:
         equality = tuple(left[id(group)] for group in task.equality_deletes if id(group) in left)
         yield task.with_deletes(equality, task.position_deletes, task.deletion_vector)
-
-
-def _everywhere(delta: RowDelta) -> PartitionSpec:
-    """A spec for deletes that apply to all partitions and are never committed."""
-    return PartitionSpec(max(delta.specs) + 1, ())
-
-
-def _with_changes(table: Table, delta: RowDelta) -> Table:
-    """The table with the schema and the specs of a commit, which deletes may have, too."""
-    everywhere = _everywhere(delta)
-    known = table.metadata
-    changed = replace(
-        known,
-        schemas={**known.schemas, delta.schema.schema_id: delta.schema},
-        current_schema_id=delta.schema.schema_id,
-        specs={**known.specs, **delta.specs, everywhere.spec_id: everywhere},
-        _paths={},
-        _partition_types={},
-    )
-    return replace(table, metadata=changed)
-
-
-def _uncommitted(file: WrittenFile, metadata: TableMetadata) -> DeleteFile:
-    """An equality-delete file as a scan would find it in the table."""
-    metrics = file.metrics
-    types = metadata.partition_types(file.spec_id)
-    return DeleteFile(
-        file.path,
-        FileFormat.PARQUET,
-        file.spec_id,
-        tuple(_normalised(value, kind) for value, kind in zip(file.partition, types, strict=True)),
-        file.record_count,
-        file.file_size_bytes,
-        metadata.last_sequence_number + 1,
-        metadata.last_sequence_number + 1,
-        metrics.lower_bounds,
-        metrics.upper_bounds,
-        metrics.value_counts,
-        metrics.null_value_counts,
-        metrics.nan_value_counts,
-        content=DeleteContent.EQUALITY,
-        equality_ids=file.equality_ids,
-    )
-
-
-def _normalised(value: Any, kind: Type) -> Any:
-    if value is not None and isinstance(kind, PrimitiveType) and kind.name == "decimal":
-        value = Decimal(value).scaleb(-int(kind.parameters[1]), _EXACT)
-    return normalise_value(value, kind)

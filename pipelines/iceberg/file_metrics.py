@@ -2,8 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -76,52 +75,6 @@ def _next_character(character: str) -> str | None:
 _FIELD_ID = b"PARQUET:field_id"
 
 
-class FileContent(IntEnum):
-    """`content` of a manifest entry."""
-
-    DATA = 0
-    POSITION_DELETES = 1
-    EQUALITY_DELETES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class FileMetrics:
-    """Column metrics by field id. Bounds are Iceberg single-value bytes; a missing id means unknown."""
-
-    column_sizes: Mapping[int, int] = field(default_factory=dict)
-    value_counts: Mapping[int, int] = field(default_factory=dict)
-    null_value_counts: Mapping[int, int] = field(default_factory=dict)
-    nan_value_counts: Mapping[int, int] = field(default_factory=dict)
-    lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
-    upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
-    split_offsets: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A data or delete file that is not committed yet.
-
-    `partition` holds one value per field of the spec, in the physical form of manifests: days and microseconds as
-    integers, decimals as unscaled integers, uuid as 16 bytes. `data_sequence_number` is None for the number of the commit; a
-    rewritten file has that of the snapshot that was read (rule 30). `referenced_data_file` is the data file that position
-    deletes are for, if there is only one. A deletion vector is a part of a Puffin file; `vector` is its offset and length
-    there, in bytes.
-    """
-
-    path: str
-    content: FileContent
-    spec_id: int
-    partition: tuple[Any, ...]
-    record_count: int
-    file_size_bytes: int
-    metrics: FileMetrics = field(repr=False)
-    equality_ids: tuple[int, ...] = ()
-    sort_order_id: int | None = None
-    data_sequence_number: int | None = None
-    referenced_data_file: str | None = None
-    vector: tuple[int, int] | None = None
-
-
 @dataclass(slots=True)
 class _Column:
     """The statistics of one leaf, accumulated over row groups."""
@@ -142,8 +95,8 @@ def parquet_metrics(
     *,
     nan_counts: Mapping[int, int] | None = None,
     key_ids: frozenset[int] = frozenset(),
-) -> FileMetrics:
-    """Metrics of a Parquet file whose columns carry field ids.
+) -> dict[str, Any]:
+    """Metrics of a Parquet file whose columns carry field ids, by their names in `ContentFile`.
 
     Args:
         footer: the file's footer.
@@ -166,15 +119,15 @@ def parquet_metrics(
             lower[field_id] = lower_bound(column.lower, column.type, length)
             if (bound := upper_bound(column.upper, column.type, length)) is not None:
                 upper[field_id] = bound
-    return FileMetrics(
-        column_sizes={i: c.size for i, c in columns.items()},
-        value_counts={i: c.values for i, c in columns.items()},
-        null_value_counts={i: c.nulls for i, c in columns.items() if c.counts_known},
-        nan_value_counts=dict(nan_counts or {}),
-        lower_bounds=lower,
-        upper_bounds=upper,
-        split_offsets=_split_offsets(footer),
-    )
+    return {
+        "column_sizes": {i: c.size for i, c in columns.items()},
+        "value_counts": {i: c.values for i, c in columns.items()},
+        "null_value_counts": {i: c.nulls for i, c in columns.items() if c.counts_known},
+        "nan_value_counts": dict(nan_counts or {}),
+        "lower_bounds": lower,
+        "upper_bounds": upper,
+        "split_offsets": _split_offsets(footer),
+    }
 
 
 def _leaves(arrow_schema: pa.Schema, schema: Schema) -> Iterator[NestedField | None]:

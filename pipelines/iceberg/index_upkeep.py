@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nevermore.pipelines.config.tables import IndexConfig, TableConfig
-from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.errors import ConfigError, explained
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes, indexed_fields
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
@@ -96,8 +96,7 @@ def keep_indexes(target: CatalogTarget, config: IndexConfig, options: ScanOption
             return update
         _update(target, table, config, options or ScanOptions(), update)
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their indexes
-        known = isinstance(error, PipelineError | ScanError)
-        update.warnings += (str(error) if known else f"{type(error).__name__}: {error}",)
+        update.warnings += (explained(error) or f"{type(error).__name__}: {error}",)
         _log.warning("indexes were not updated", exc_info=error)
     update.seconds = time.monotonic() - began
     return update

@@ -8,7 +8,7 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.positions import current_snapshot
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import PartitionField, PartitionSpec, Schema, Table, Type
+from nevermore.scan_core import Schema, Table
 from nevermore.scan_core.io import FileIOConfig, table_facts
 from nevermore.scan_core.metadata import parse_metadata, parse_schema, places_of
 
@@ -48,27 +48,6 @@ def storage_of(table: "CatalogTable") -> Storage:
 def current_schema(table: "CatalogTable") -> Schema:
     """The table's current schema."""
     return parse_schema(json.loads(table.schema().model_dump_json()))
-
-
-def specs_of(table: "CatalogTable") -> dict[int, PartitionSpec]:
-    """All partition specs of a table, by id."""
-    return {
-        spec_id: PartitionSpec(
-            spec_id,
-            tuple(PartitionField(f.field_id, f.source_id, f.name, str(f.transform)) for f in spec.fields),
-        )
-        for spec_id, spec in table.specs().items()
-    }
-
-
-def source_types(table: "CatalogTable") -> dict[int, Type]:
-    """Type of every field of every schema of a table; that of the newest schema that has it."""
-    types: dict[int, Type] = {}
-    for schema in sorted(table.metadata.schemas, key=lambda s: s.schema_id):
-        if any(spec.fields for spec in table.metadata.partition_specs):
-            facts = parse_schema(json.loads(schema.model_dump_json()))
-            types.update({i: facts.field(i).type for i in facts.field_ids})
-    return types
 
 
 def data_location(table: "CatalogTable") -> str:

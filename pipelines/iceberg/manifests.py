@@ -3,31 +3,44 @@
 import io
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import chain
 from math import copysign
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import orjson
 
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
-from nevermore.pipelines.iceberg.loaded_table import metadata_location, source_types
-from nevermore.pipelines.iceberg.row_shape import partition_types
+from nevermore.pipelines.iceberg.file_metrics import single_value
+from nevermore.pipelines.iceberg.loaded_table import metadata_location
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
 from nevermore.pipelines.iceberg.storage import Storage
-from nevermore.scan_core import PartitionSpec, PrimitiveType, Schema, Type
-from nevermore.scan_core.io import cached_property, require_package
+from nevermore.scan_core import (
+    ContentFile,
+    DataFile,
+    DeleteFile,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    TableMetadata,
+    Type,
+)
+from nevermore.scan_core.io import require_package
 from nevermore.scan_core.metadata import (
     DAMAGE,
+    DATA_MANIFEST,
+    DELETE_MANIFEST,
+    UNCOMMITTED,
     AvroReader,
+    ManifestFile,
     malformed_avro,
     parse_record,
+    partition_value,
     read_blocks,
+    read_data_manifests,
     read_header,
 )
 
@@ -46,6 +59,11 @@ class PartitionLayout:
 
     spec: PartitionSpec
     types: tuple[PrimitiveType, ...]
+
+
+def name_of(file: ContentFile) -> FileName:
+    """What distinguishes a file in its snapshot."""
+    return file.path, file.content_offset if isinstance(file, DeleteFile) else None
 
 
 METRIC_MAPS = (
@@ -99,39 +117,27 @@ def entry_schema(layout: PartitionLayout, version: int = 2) -> Record:
     return schema
 
 
-def _encode_partition(values: Record, layout: PartitionLayout) -> Record:
-    """Convert physical values to the form that fastavro writes."""
+_WIDE = Context(prec=76)
+
+
+def _physical(values: Sequence[Any], layout: PartitionLayout) -> list[Any]:
+    """The values of a partition as manifests hold them, but for decimals: these are unscaled integers."""
+    return [
+        int(value.scaleb(kind.parameters[1], _WIDE)) if isinstance(value, Decimal) else partition_value(value, kind)
+        for value, kind in zip(values, layout.types, strict=True)
+    ]
+
+
+def _partition(values: Sequence[Any], layout: PartitionLayout) -> Record:
+    """A partition in the form that fastavro writes."""
     from pyiceberg.utils.decimal import decimal_required_bytes
 
-    encoded = dict(values)
-    for f, kind in zip(layout.spec.fields, layout.types, strict=True):
-        if kind.name == "decimal" and values[f.name] is not None:
-            encoded[f.name] = values[f.name].to_bytes(decimal_required_bytes(kind.parameters[0]), "big", signed=True)
+    encoded = {}
+    for f, kind, value in zip(layout.spec.fields, layout.types, _physical(values, layout), strict=True):
+        is_decimal = kind.name == "decimal" and value is not None
+        size = decimal_required_bytes(kind.parameters[0]) if is_decimal else 0
+        encoded[f.name] = value.to_bytes(size, "big", signed=True) if is_decimal else value
     return encoded
-
-
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time without zone
-
-
-def physical(value: Any) -> Any:
-    """Convert a value that fastavro decoded by its logical type to the physical value in manifests."""
-    match value:
-        case datetime():
-            wall = value.replace(tzinfo=None) if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-            delta = wall - _EPOCH
-            return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-        case date():
-            return value.toordinal() - _EPOCH.toordinal()
-        case time():
-            return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-        case Decimal():
-            sign, digits, _ = value.as_tuple()
-            unscaled = int("".join(map(str, digits)) or "0")
-            return -unscaled if sign else unscaled
-        case UUID():
-            return value.bytes
-        case _:
-            return value
 
 
 def _member(schema: Any, field_id: int) -> Any:
@@ -141,23 +147,17 @@ def _member(schema: Any, field_id: int) -> Any:
     return next(k for k in kind if k != "null") if isinstance(kind, list) else kind
 
 
-Names = tuple[tuple[int, str], ...]
-
-
-@lru_cache(maxsize=64)
-def _names(layout: PartitionLayout | None) -> Names:
-    """Names of fields by id at every depth: of manifest entries whose partitions have this layout, or of manifest lists."""
+@cache
+def _names() -> Mapping[int, str]:
+    """Names of fields of manifest lists by id at every depth."""
     found: dict[int, str] = {}
 
     def note(part: Record) -> None:
         if "field-id" in part:
             found[part["field-id"]] = part["name"]
 
-    json.loads(
-        json.dumps(manifest_list_schema(3) if layout is None else entry_schema(layout, 3)),
-        object_pairs_hook=lambda pairs: note(dict(pairs)),
-    )
-    return tuple(found.items())
+    json.loads(json.dumps(manifest_list_schema(3)), object_pairs_hook=lambda pairs: note(dict(pairs)))
+    return found
 
 
 class EntryStatus(IntEnum):
@@ -168,84 +168,62 @@ class EntryStatus(IntEnum):
     DELETED = 2
 
 
-class ManifestContent(IntEnum):
-    """`content` of a manifest."""
-
-    DATA = 0
-    DELETES = 1
-
-
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A row of a manifest. `data_file` is the record of the specification, with its names and physical values."""
+    """A row of a manifest: a file, and the snapshot that added or removed it."""
 
     status: EntryStatus
-    snapshot_id: int | None
-    sequence_number: int | None
-    file_sequence_number: int | None
-    data_file: Record
+    snapshot_id: int
+    file: ContentFile
 
-    @property
-    def path(self) -> str:
-        """Path of the data or delete file, as the manifest writes it."""
-        return str(self.data_file["file_path"])
-
-    @property
-    def name(self) -> "FileName":
-        """What distinguishes the file in its snapshot."""
-        return self.path, self.data_file.get("content_offset")
-
-    def with_status(self, status: EntryStatus, snapshot_id: int | None) -> "ManifestEntry":
-        """The entry for another manifest, with the same sequence numbers.
+    def record(self, layout: PartitionLayout) -> Record:
+        """As the specification names it. What a new file does not state of its sequence numbers, it inherits from the manifest list.
 
         Bounds are values of rows. Nothing reads those of removed files, so that a manifest names no row that is gone.
         """
-        is_gone = status is EntryStatus.DELETED
-        file = {**self.data_file, "lower_bounds": None, "upper_bounds": None} if is_gone else self.data_file
-        return replace(self, status=status, snapshot_id=snapshot_id, data_file=file)
-
-
-def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) -> ManifestEntry:
-    """The ADDED entry of a new file; what it does not state of its sequence numbers, it inherits from the manifest list."""
-    metrics = file.metrics
-    record: Record = {
-        "content": int(file.content),
-        "file_path": file.path,
-        "file_format": "PARQUET" if file.vector is None else "PUFFIN",
-        "partition": {f.name: v for f, v in zip(layout.spec.fields, file.partition, strict=True)},
-        "record_count": file.record_count,
-        "file_size_in_bytes": file.file_size_bytes,
-        "split_offsets": list(metrics.split_offsets) or None,
-        "equality_ids": list(file.equality_ids) or None,
-        "sort_order_id": file.sort_order_id,
-        "referenced_data_file": file.referenced_data_file,
-    }
-    if file.vector is not None:
-        record["content_offset"], record["content_size_in_bytes"] = file.vector
-    for name in METRIC_MAPS:
-        pairs: Mapping[int, Any] = getattr(metrics, name)
-        record[name] = [{"key": k, "value": v} for k, v in sorted(pairs.items())] or None
-    return ManifestEntry(EntryStatus.ADDED, snapshot_id, file.data_sequence_number, None, record)
+        file = self.file
+        is_new = file.data_sequence_number == UNCOMMITTED
+        data_file: Record = {
+            "content": 0,
+            "file_path": file.path,
+            "file_format": file.format.name,
+            "partition": _partition(file.partition, layout),
+            "record_count": file.record_count,
+            "file_size_in_bytes": file.file_size_bytes,
+            "key_metadata": file.key_metadata,
+            "split_offsets": list(file.split_offsets) or None,
+            "sort_order_id": file.sort_order_id,
+        }
+        for name in METRIC_MAPS[: 4 if self.status is EntryStatus.DELETED else None]:
+            pairs: Mapping[int, Any] = getattr(file, name)
+            data_file[name] = [{"key": k, "value": v} for k, v in sorted(pairs.items())] or None
+        if isinstance(file, DeleteFile):
+            data_file |= {
+                "content": file.content.value,
+                "equality_ids": list(file.equality_ids) or None,
+                "referenced_data_file": file.referenced_data_file,
+                "content_offset": file.content_offset,
+                "content_size_in_bytes": file.content_size_bytes,
+            }
+        elif isinstance(file, DataFile):
+            data_file["first_row_id"] = file.first_row_id
+        return {
+            "status": self.status,
+            "snapshot_id": self.snapshot_id,
+            "sequence_number": None if is_new else file.data_sequence_number,
+            "file_sequence_number": file.file_sequence_number,
+            "data_file": data_file,
+        }
 
 
 def manifest_bytes(
     entries: Sequence[ManifestEntry],
-    content: ManifestContent,
+    content: int,
     layout: PartitionLayout,
     schema: Schema,
     version: int = 2,
 ) -> bytes:
     """Encode a manifest file of a table with this schema and format version."""
-    rows = (
-        {
-            "status": int(e.status),
-            "snapshot_id": e.snapshot_id,
-            "sequence_number": e.sequence_number,
-            "file_sequence_number": e.file_sequence_number,
-            "data_file": {**e.data_file, "partition": _encode_partition(e.data_file["partition"], layout)},
-        }
-        for e in entries
-    )
     spec = [
         {"name": f.name, "transform": f.transform, "source-id": f.source_id, "field-id": f.field_id}
         for f in layout.spec.fields
@@ -256,14 +234,14 @@ def manifest_bytes(
         "partition-spec": json.dumps(spec),
         "partition-spec-id": str(layout.spec.spec_id),
         "format-version": str(version),
-        "content": "deletes" if content is ManifestContent.DELETES else "data",
+        "content": "data" if content == DATA_MANIFEST else "deletes",
     }
-    return write_avro(entry_schema(layout, version), rows, metadata)
+    return write_avro(entry_schema(layout, version), (entry.record(layout) for entry in entries), metadata)
 
 
 def manifest_record(
     entries: Sequence[ManifestEntry],
-    content: ManifestContent,
+    content: int,
     layout: PartitionLayout,
     *,
     path: str,
@@ -272,30 +250,25 @@ def manifest_record(
     sequence_number: int,
 ) -> Record:
     """The manifest-list entry of a manifest that this snapshot wrote."""
-
-    def files(status: EntryStatus) -> int:
-        return sum(e.status is status for e in entries)
-
-    def rows(status: EntryStatus) -> int:
-        return sum(int(e.data_file["record_count"]) for e in entries if e.status is status)
-
-    live = [e for e in entries if e.status is not EntryStatus.DELETED]
-    numbers = [e.sequence_number if e.sequence_number is not None else sequence_number for e in live]
+    counts = {
+        f"{status.name.lower()}_{what}_count": sum(number for e, number in numbers if e.status is status)
+        for what, numbers in (
+            ("files", [(e, 1) for e in entries]),
+            ("rows", [(e, e.file.record_count) for e in entries]),
+        )
+        for status in EntryStatus
+    }
+    numbers = [e.file.data_sequence_number for e in entries if e.status is not EntryStatus.DELETED]
     return {
         "manifest_path": path,
         "manifest_length": length,
         "partition_spec_id": layout.spec.spec_id,
-        "content": int(content),
+        "content": content,
         "sequence_number": sequence_number,
-        "min_sequence_number": min(numbers, default=sequence_number),
+        "min_sequence_number": min((n for n in numbers if n != UNCOMMITTED), default=sequence_number),
         "added_snapshot_id": snapshot_id,
-        "added_files_count": files(EntryStatus.ADDED),
-        "existing_files_count": files(EntryStatus.EXISTING),
-        "deleted_files_count": files(EntryStatus.DELETED),
-        "added_rows_count": rows(EntryStatus.ADDED),
-        "existing_rows_count": rows(EntryStatus.EXISTING),
-        "deleted_rows_count": rows(EntryStatus.DELETED),
-        "partitions": _summaries([e.data_file["partition"] for e in entries], layout),
+        **counts,
+        "partitions": _summaries([_physical(e.file.partition, layout) for e in entries], layout),
         "key_metadata": None,
     }
 
@@ -321,7 +294,7 @@ def with_row_ids(records: Sequence[Record], next_row_id: int) -> tuple[list[Reco
     """
     numbered = []
     for record in records:
-        if record["content"] == ManifestContent.DATA and record.get("first_row_id") is None:
+        if record["content"] == DATA_MANIFEST and record.get("first_row_id") is None:
             numbered.append({**record, "first_row_id": next_row_id})
             next_row_id += record["added_rows_count"] + record["existing_rows_count"]
         else:
@@ -336,40 +309,7 @@ def read_manifest_list(data: bytes, path: str) -> list[Record]:
         MalformedTableError: it is damaged, or larger than any manifest list.
     """
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
-    return [defaults | row for row in read_avro(data, path, _names(None)).rows]
-
-
-def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
-    """All entries of a manifest by any writer, with sequence numbers and row ids inherited where they were null.
-
-    Raises:
-        MalformedTableError: it is damaged, or larger than any manifest.
-    """
-    inherited = int(manifest["sequence_number"])
-    row_id = manifest.get("first_row_id")
-    entries = []
-    for entry in read_avro(data, manifest["manifest_path"], _names(layout)).rows:
-        data_file = {"content": 0, **entry["data_file"]}
-        values = data_file.get("partition") or {}  # manifests of unpartitioned tables may have no partitions
-        data_file["partition"] = {f.name: physical(values.get(f.name)) for f in layout.spec.fields}
-        status = EntryStatus(entry["status"])
-        if row_id is not None and status is not EntryStatus.DELETED and data_file.get("first_row_id") is None:
-            data_file["first_row_id"] = row_id
-            row_id += data_file["record_count"]
-        # Only ADDED entries inherit their numbers (rule 3); manifests of format version 1 have number 0 and no others.
-        inherits = status is EntryStatus.ADDED or inherited == 0
-        sequence = entry.get("sequence_number")
-        file_sequence = entry.get("file_sequence_number")
-        entries.append(
-            ManifestEntry(
-                status,
-                entry.get("snapshot_id") or manifest["added_snapshot_id"],
-                inherited if sequence is None and inherits else sequence,
-                inherited if file_sequence is None and inherits else file_sequence,
-                data_file,
-            )
-        )
-    return entries
+    return [defaults | row for row in read_avro(data, path, is_list=True).rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,15 +335,15 @@ def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str])
     return sink.getvalue()
 
 
-def read_avro(data: bytes, path: str, names: Names = ()) -> AvroFile:
-    """Decode a manifest or manifest list; fields with ids get the names that are given for these.
+def read_avro(data: bytes, path: str, *, is_list: bool = False) -> AvroFile:
+    """Decode a manifest or manifest list; the fields of a list get the names of format version 3.
 
     Raises:
         MalformedTableError: it is damaged, or larger than any file of table metadata.
     """
     try:
         header = read_header(data)
-        rows = _reader(header.schema, names).rows(list(read_blocks(data, header))).to_pylist()
+        rows = _reader(header.schema, is_list=is_list).rows(list(read_blocks(data, header))).to_pylist()
         own = {name: value.decode() for name, value in header.metadata.items() if not name.startswith("avro.")}
     except (*DAMAGE, OverflowError) as error:
         raise malformed_avro(path, error) from error
@@ -411,27 +351,24 @@ def read_avro(data: bytes, path: str, names: Names = ()) -> AvroFile:
 
 
 @lru_cache(maxsize=64)
-def _reader(schema: bytes, names: Names) -> AvroReader:
+def _reader(schema: bytes, *, is_list: bool) -> AvroReader:
     """Reads rows with values of logical types as fastavro writes them: maps as pairs, nanoseconds as numbers."""
-    known = dict(names)
 
     def plain(part: Record) -> Record:
         logical = str(part.get("logicalType"))
-        if known and "field-id" in part:  # one that is not known must not pass for one that is
-            part["name"] = known.get(part["field-id"], f"field {part['field-id']}")
+        if is_list and "field-id" in part:  # one that is not known must not pass for one that is
+            part["name"] = _names().get(part["field-id"], f"field {part['field-id']}")
         return part | {"logicalType": None} if logical == "map" or logical.endswith("-nanos") else part
 
     return AvroReader.of(parse_record(json.loads(schema, object_hook=plain)))
 
 
-def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:
-    if not layout.spec.fields:
-        return None
-    rows = list(partitions)
-    return [_summary([r[f.name] for r in rows], t) for f, t in zip(layout.spec.fields, layout.types, strict=True)]
+def _summaries(partitions: Sequence[Sequence[Any]], layout: PartitionLayout) -> list[Record] | None:
+    columns = zip(*partitions, strict=True) if partitions else [()] * len(layout.types)
+    return list(map(_summary, columns, layout.types)) or None
 
 
-def _summary(values: list[Any], kind: Type) -> Record:
+def _summary(values: Sequence[Any], kind: Type) -> Record:
     present = [v for v in values if v is not None]
     ordered = [v for v in present if v == v]  # noqa: PLR0124 - NaN has no order
     return {
@@ -445,6 +382,12 @@ def _summary(values: list[Any], kind: Type) -> Record:
 def _with_sign(value: Any) -> Any:
     """Orders -0.0 before 0.0, as readers do that compare bounds."""
     return (value, copysign(1.0, value)) if isinstance(value, float) else value
+
+
+def _listed(manifest: Record) -> ManifestFile:
+    facts = ("manifest_path", "partition_spec_id", "content", "sequence_number", "min_sequence_number")
+    path, spec_id, content, number, smallest = map(manifest.__getitem__, facts)
+    return ManifestFile(path, spec_id, content, number, smallest, None, None, manifest.get("first_row_id"))
 
 
 FAN_IN = 8
@@ -496,8 +439,8 @@ def _tier(entries: int) -> int:
     return tier
 
 
-Selection = Callable[[ManifestEntry, PartitionSpec], bool]
-"""Selects live files to remove, by manifest entry and spec."""
+Selection = Callable[[ContentFile], bool]
+"""Selects live files to remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,17 +449,17 @@ class NamedFiles:
 
     names: frozenset[FileName]
 
-    def __call__(self, entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+    def __call__(self, file: ContentFile) -> bool:
         """Whether the file is one of them."""
-        return entry.name in self.names
+        return name_of(file) in self.names
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Manifests of a snapshot: manifest-list entries, and added or removed files with their spec ids."""
+    """Manifests of a snapshot: manifest-list entries, and added or removed files."""
 
     records: tuple[Record, ...] = ()
-    files: tuple[tuple[int, ManifestEntry], ...] = ()
+    files: tuple[ContentFile, ...] = ()
 
 
 @dataclass
@@ -528,27 +471,20 @@ class SnapshotManifests:
 
     table: "Table"
     storage: Storage
-    schema: Schema
-    specs: Mapping[int, PartitionSpec]
+    facts: TableMetadata
     snapshot_id: int
     sequence_number: int
-    version: int
     written: list[str] = field(default_factory=list)
     is_dry: bool = False
 
-    def added(self, files: Sequence[WrittenFile]) -> Listed:
+    def added(self, files: Sequence[ContentFile]) -> list[Record]:
         """Manifests of new files, one per content and spec."""
-        groups: dict[tuple[ManifestContent, int], list[WrittenFile]] = {}
+        groups: dict[tuple[int, int], list[ManifestEntry]] = {}
         for file in files:
-            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
-            groups.setdefault((content, file.spec_id), []).append(file)
-        listed = Listed()
-        for (content, spec_id), group in groups.items():
-            layout = self.layout(spec_id)
-            entries = [added_entry(f, self.snapshot_id, layout) for f in group]
-            record = self.write_manifest(entries, content, layout)
-            listed = Listed((*listed.records, record), (*listed.files, *((spec_id, e) for e in entries)))
-        return listed
+            content = DELETE_MANIFEST if isinstance(file, DeleteFile) else DATA_MANIFEST
+            entry = ManifestEntry(EntryStatus.ADDED, self.snapshot_id, file)
+            groups.setdefault((content, file.spec_id), []).append(entry)
+        return [self.write_manifest(entries, *place) for place, entries in groups.items()]
 
     def carried(self, base: "Snapshot | None", remove: Selection | None, *, forgets: bool = False) -> Listed:
         """Carry over the parent's manifests: unchanged, many small ones merged, or without removed files.
@@ -559,23 +495,20 @@ class SnapshotManifests:
         if remove is None:
             return Listed(tuple(self._merged(live)))
         kept: list[Record] = []
-        removed: list[tuple[int, ManifestEntry]] = []
+        removed: list[ContentFile] = []
         rewritten: list[Record] = []
-        for manifest in live:
-            layout = self.layout(manifest["partition_spec_id"])
-            entries = [
-                e.with_status(EntryStatus.DELETED, self.snapshot_id) if remove(e, layout.spec) else e
-                for e in self.live_entries(manifest)
-            ]
-            leaving = [e for e in entries if e.status is EntryStatus.DELETED]
+        for manifest, entries in zip(live, self.live_entries(live), strict=True):
+            staying, leaving = list[ManifestEntry](), list[ManifestEntry]()
+            for entry in entries:
+                (leaving if remove(entry.file) else staying).append(entry)
             if not leaving and not (forgets and manifest["deleted_files_count"] != 0):
                 kept.append(manifest)
                 continue
-            removed += [(layout.spec.spec_id, e) for e in leaving]
-            if forgets:
-                entries = [e for e in entries if e.status is not EntryStatus.DELETED]
-            if entries:
-                rewritten.append(self.write_manifest(entries, manifest["content"], layout))
+            removed += (entry.file for entry in leaving)
+            if not forgets:
+                staying += (ManifestEntry(EntryStatus.DELETED, self.snapshot_id, entry.file) for entry in leaving)
+            if staying:
+                rewritten.append(self.write_manifest(staying, manifest["content"], manifest["partition_spec_id"]))
         return Listed((*rewritten, *kept), tuple(removed))
 
     def live(self, base: "Snapshot | None") -> list[Record]:
@@ -583,19 +516,23 @@ class SnapshotManifests:
         listed = [] if base is None else read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
         return [m for m in listed if any(m[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))]
 
-    def live_entries(self, manifest: Record) -> list[ManifestEntry]:
-        """The live entries of a manifest, for another manifest."""
-        layout = self.layout(manifest["partition_spec_id"])
-        entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
-        live = (e for e in entries if e.status is not EntryStatus.DELETED)
-        return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
+    def live_entries(self, manifests: Sequence[Record]) -> Iterator[list[ManifestEntry]]:
+        """The live entries of each manifest, for other manifests. A few are read together, as decoding them is."""
+        for begin in range(0, len(manifests), FAN_IN):
+            part = manifests[begin : begin + FAN_IN]
+            for manifest, files in zip(
+                part, read_data_manifests([*map(_listed, part)], self.facts, self.storage.io), strict=True
+            ):
+                added_by = manifest["added_snapshot_id"]
+                yield [ManifestEntry(EntryStatus.EXISTING, file.snapshot_id or added_by, file) for file in files]
 
-    def write_manifest(self, entries: Sequence[ManifestEntry], content: int, layout: PartitionLayout) -> Record:
+    def write_manifest(self, entries: Sequence[ManifestEntry], content: int, spec_id: int) -> Record:
         """Write a manifest; return its manifest-list entry."""
-        data = manifest_bytes(entries, ManifestContent(content), layout, self.schema, self.version)
+        layout = self.layout(spec_id)
+        data = manifest_bytes(entries, content, layout, self.facts.schema, self.facts.format_version)
         return manifest_record(
             entries,
-            ManifestContent(content),
+            content,
             layout,
             path=self.write(f"{uuid.uuid4()}-m0.avro", data),
             length=len(data),
@@ -618,18 +555,15 @@ class SnapshotManifests:
         self.written[:] = [path for path in self.written if path not in paths]
 
     def layout(self, spec_id: int) -> PartitionLayout:
-        """A spec with the types of its fields."""
-        return PartitionLayout(self.specs[spec_id], partition_types(self.specs[spec_id], self._types))
-
-    @cached_property
-    def _types(self) -> dict[int, Any]:
-        """Type of every field of every schema by id."""
-        return source_types(self.table) | {i: self.schema.field(i).type for i in self.schema.field_ids}
+        """A spec with the types of its fields; of a dropped column, only a void field is left."""
+        types = self.facts.partition_types(spec_id)
+        known = (t if isinstance(t, PrimitiveType) and t.name != "unknown" else PrimitiveType("string") for t in types)
+        return PartitionLayout(self.facts.specs[spec_id], tuple(known))
 
     def _merged(self, live: list[Record]) -> list[Record]:
         merged, groups = list[Record](), to_merge(live)
         for group in groups:
-            entries = [e for manifest in group for e in self.live_entries(manifest)]
-            merged.append(self.write_manifest(entries, group[0]["content"], self.layout(group[0]["partition_spec_id"])))
+            entries = [*chain(*self.live_entries(group))]
+            merged.append(self.write_manifest(entries, group[0]["content"], group[0]["partition_spec_id"]))
         gone = {manifest["manifest_path"] for group in groups for manifest in group}
         return [*merged, *(m for m in live if m["manifest_path"] not in gone)]

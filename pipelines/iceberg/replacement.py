@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Self
 
 from nevermore.pipelines.errors import CommitUnknownError
 from nevermore.pipelines.iceberg.commit import Committed, Operation, RowDelta, retry_conflicts
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import refresh, storage_of
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles
 from nevermore.pipelines.iceberg.positions import carried_positions
-from nevermore.scan_core import DeleteFile, FileScanTask, Scan, ScanPlan, Snapshot
+from nevermore.scan_core import ContentFile, DeleteFile, FileScanTask, Scan, ScanPlan, Snapshot
 from nevermore.scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
 if TYPE_CHECKING:
@@ -65,11 +64,6 @@ class State:
         return {task.data_file.path: task for task in map(tasks.__getitem__, places)}
 
 
-def name_of(file: DeleteFile) -> FileName:
-    """What distinguishes a delete file in its snapshot."""
-    return file.path, file.content_offset
-
-
 def position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
     """The files that name dead rows of a data file by position."""
     return task.position_deletes if task.deletion_vector is None else (*task.position_deletes, task.deletion_vector)
@@ -79,7 +73,7 @@ def position_deletes(task: FileScanTask) -> tuple[DeleteFile, ...]:
 class Swap:
     """The files that a commit adds and removes, with entries for the summary of its snapshot."""
 
-    added: Sequence[WrittenFile] = ()
+    added: Sequence[ContentFile] = ()
     removed: Collection[FileName] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,7 +89,7 @@ class Replacement:
 
     def __init__(self, table: "Table", operation: Operation | None = "replace", *, forgets: bool = False) -> None:
         self.table = table
-        self.written: list[WrittenFile] = []
+        self.written: list[ContentFile] = []
         self._operation = operation
         self._forgets = forgets
         self._delta: RowDelta | None = None

@@ -1,8 +1,7 @@
 """Converts rows to the columns, types and field ids of a table, sorts them and splits them by partition."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -171,40 +170,17 @@ def storage_of(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-_WIDE = Context(prec=76)
 _MAX_FOLDER_NAME = 80
 """Maximum characters of a partition value in a folder; longer ones are cut, as folders have no meaning in Iceberg."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedRows:
-    """Rows of one partition. `values` are in the physical form of manifests; `folder` is only for people."""
+    """Rows of one partition. `values` are those of `ContentFile.partition`; `folder` is only for people."""
 
     values: tuple[Any, ...]
     folder: str
     rows: pa.Table
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Tells partitions apart: Python takes -0.0 and 0.0 for equal, and no NaN for another one."""
-        return partition_key(self.values)
-
-
-def partition_key(values: Iterable[Any]) -> tuple[Any, ...]:
-    """The values of a partition with floats as their bits, which are equal if the partitions are (rule 5)."""
-    return tuple(normalise_value(value, PrimitiveType("unknown")) for value in values)
-
-
-def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[PrimitiveType, ...]:
-    """Result types of the fields of a spec; `types` gives the type of each source column by field id."""
-    found = []
-    for f in spec.fields:
-        source = types.get(f.source_id, PrimitiveType("string"))  # of a dropped column, only a void field is left
-        result = parse_transform(f.transform).result_type(source)
-        if not isinstance(result, PrimitiveType):
-            raise TypeError(f"partition field {f.name} of type {result}")
-        found.append(result)
-    return tuple(found)
 
 
 def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[PartitionedRows]:
@@ -220,7 +196,7 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
     one_group = len(starts) == 1
     for start, end in zip(starts, ends, strict=True):
         row = int(order[start])
-        values = tuple(_physical(c[row], c.type) for c in columns)
+        values = tuple(_canonical(c[row], c.type) for c in columns)
         part = rows if one_group else rows.take(pa.array(order[start:end]))
         names = (
             f"{quote_plus(f.name)[:_MAX_FOLDER_NAME]}={_folder_name(c[row])}"
@@ -281,16 +257,12 @@ def _hashable(column: pa.Array) -> pa.Array:
     return column
 
 
-def _physical(value: pa.Scalar, kind: pa.DataType) -> Any:
+def _canonical(value: pa.Scalar, kind: pa.DataType) -> Any:
     if not value.is_valid:
         return None
-    if pa.types.is_date32(kind):
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         return value.value
-    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
-        return value.value
-    if pa.types.is_decimal(kind):
-        return int(value.as_py().scaleb(kind.scale, _WIDE))
-    return value.as_py()
+    return normalise_value(value.as_py(), PrimitiveType("unknown"))
 
 
 def _folder_name(value: pa.Scalar) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile, nan_counts, parquet_metrics
+from nevermore.pipelines.iceberg.file_metrics import nan_counts, parquet_metrics
 from nevermore.pipelines.iceberg.parquet_output import (
     FileLayout,
     ParquetOutput,
@@ -33,12 +33,24 @@ from nevermore.pipelines.iceberg.row_shape import (
     check_order,
     conform,
     in_order,
-    partition_key,
     split_by_partition,
 )
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.workers import ahead, num_threads
-from nevermore.scan_core import ListType, MapType, NestedField, PartitionSpec, PrimitiveType, Schema, StructType
+from nevermore.scan_core import (
+    ContentFile,
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileFormat,
+    ListType,
+    MapType,
+    NestedField,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    StructType,
+)
 from nevermore.scan_core.metadata import FILE_PATH_ID, POSITION_ID
 
 PARALLEL_FILE_BYTES = 32 * 1024**2
@@ -80,7 +92,7 @@ def check_key(schema: Schema, key: Sequence[str]) -> tuple[int, ...]:
 
 def write_rows(
     rows: pa.Table, target: WriteTarget, spec: PartitionSpec, *, key_ids: Sequence[int] = ()
-) -> list[WrittenFile]:
+) -> list[ContentFile]:
     """Write `rows` to data files, by partition of `spec`. Columns are found by name; missing ones are NULL.
 
     Files of one call are encoded at the same time, if the run has threads; then many rows become one file per thread.
@@ -99,7 +111,7 @@ def write_rows(
 
 def write_deletes(
     keys: pa.Table, target: WriteTarget, spec: PartitionSpec, key_ids: Sequence[int], *, prefix: str = ""
-) -> list[WrittenFile]:
+) -> list[ContentFile]:
     """Write equality-delete files of `keys`: the key columns, and the source columns of `spec` if it is partitioned.
 
     Under an unpartitioned spec the deletes apply to every file of the table (rule 4). File names begin with `prefix`.
@@ -124,29 +136,21 @@ def write_deletes(
     return [_write_delete_file(part, target, spec, key_schema, prefix) for part in parts]
 
 
-def write_positions(
-    data_file: str,
-    positions: npt.NDArray[np.int64],
-    target: WriteTarget,
-    spec: PartitionSpec,
-    partition: tuple[Any, ...],
-) -> WrittenFile:
-    """Write a position-delete file of one data file, which must be of this spec and partition.
+def write_positions(file: DataFile, positions: npt.NDArray[np.int64], target: WriteTarget) -> DeleteFile:
+    """Write a position-delete file of one data file.
 
     Args:
-        data_file: path of the data file as its manifest states it.
+        file: the data file.
         positions: numbers of the deleted rows, ascending.
-        target: location of the file.
-        spec: spec of the data file.
-        partition: its partition, in the physical form of manifests.
+        target: location of the new file.
     """
-    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [data_file])
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [file.path])
     kinds = ((FILE_PATH_ID, "file_path", paths.type), (POSITION_ID, "pos", pa.int64()))
     schema = pa.schema(
         pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": str(i)}) for i, name, kind in kinds
     )
     rows = pa.table([paths, pa.array(positions)], schema)
-    folder = data_file.rpartition("/")[0]
+    folder = file.path.rpartition("/")[0]
     below = folder.removeprefix(target.data_location).strip("/") if folder.startswith(target.data_location) else ""
     path = _file_path(target, below, "-deletes")
     options = {"use_dictionary": ["file_path"], "column_encoding": {"pos": "DELTA_BINARY_PACKED"}}
@@ -154,20 +158,19 @@ def write_positions(
     # readers take equal, whole bounds of the path for "deletes rows of this file alone"
     lowest, highest = (struct.pack("<q", positions[i]) for i in (0, -1))
     counts = dict.fromkeys((FILE_PATH_ID, POSITION_ID), len(positions))
-    return WrittenFile(
-        path=path,
-        content=FileContent.POSITION_DELETES,
-        spec_id=spec.spec_id,
-        partition=partition,
-        record_count=footer.num_rows,
-        file_size_bytes=size,
-        metrics=FileMetrics(
-            value_counts=counts,
-            null_value_counts=dict.fromkeys(counts, 0),
-            lower_bounds={FILE_PATH_ID: data_file.encode(), POSITION_ID: lowest},
-            upper_bounds={FILE_PATH_ID: data_file.encode(), POSITION_ID: highest},
-        ),
-        referenced_data_file=data_file,
+    return DeleteFile(
+        path,
+        FileFormat.PARQUET,
+        file.spec_id,
+        file.partition,
+        footer.num_rows,
+        size,
+        value_counts=counts,
+        null_value_counts=dict.fromkeys(counts, 0),
+        lower_bounds={FILE_PATH_ID: file.path.encode(), POSITION_ID: lowest},
+        upper_bounds={FILE_PATH_ID: file.path.encode(), POSITION_ID: highest},
+        content=DeleteContent.POSITION,
+        referenced_data_file=file.path,
     )
 
 
@@ -181,20 +184,12 @@ def describe_parquet(
     partition: tuple[object, ...],
     nans: Mapping[int, int] | None = None,
     key_ids: frozenset[int] = frozenset(),
-    content: FileContent = FileContent.DATA,
-) -> WrittenFile:
+    is_of_deletes: bool = False,
+) -> ContentFile:
     """The facts about a file with field ids that a commit needs; `key_ids` of delete files are equality ids."""
-    return WrittenFile(
-        path=path,
-        content=content,
-        spec_id=spec.spec_id,
-        partition=partition,
-        record_count=footer.num_rows,
-        file_size_bytes=size,
-        metrics=parquet_metrics(footer, target.schema, nan_counts=nans, key_ids=key_ids),
-        equality_ids=() if content is FileContent.DATA else tuple(sorted(key_ids)),
-        sort_order_id=0,
-    )
+    kind = partial(DeleteFile, equality_ids=tuple(sorted(key_ids))) if is_of_deletes else DataFile
+    metrics = parquet_metrics(footer, target.schema, nan_counts=nans, key_ids=key_ids)
+    return kind(path, FileFormat.PARQUET, spec.spec_id, partition, footer.num_rows, size, sort_order_id=0, **metrics)
 
 
 def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
@@ -207,7 +202,7 @@ def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
 
 def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
-) -> WrittenFile:
+) -> ContentFile:
     keys = key_ids if target.options.bloom_filters else ()
     indexed = [f for f in target.schema.fields if f.field_id in keys or f.name in target.options.bloom_columns]
     output = _data_file(rows, _file_path(target, part.folder, ""), target, target.options, indexed)
@@ -238,7 +233,7 @@ def _data_file(
 
 def _write_delete_file(
     part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema, prefix: str
-) -> WrittenFile:
+) -> ContentFile:
     names = list(key_schema.names)
     keys = in_order(part.rows.select(names), names)
     path = _file_path(target, part.folder, "-eq-deletes", prefix and f"{prefix}-")
@@ -264,7 +259,7 @@ def _write_delete_file(
         spec=spec,
         partition=part.values,
         key_ids=frozenset(f.field_id for f in key_schema.fields),
-        content=FileContent.EQUALITY_DELETES,
+        is_of_deletes=True,
     )
 
 
@@ -348,7 +343,7 @@ class RollingWriter:
         self._held: dict[tuple[Any, ...], _Held] = {}
         self._num_rows = self._num_bytes = 0
         self._paths: list[str] = []
-        self.files: list[WrittenFile] = []
+        self.files: list[ContentFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -382,7 +377,7 @@ class RollingWriter:
         for rows in self._pieces(batches, self._layout.row_group_rows // 2, self._layout.row_group_bytes // 2):
             table = conform(rows, self._target.schema)
             for part in split_by_partition(table, self._target.schema, self._spec):
-                self._held.setdefault(part.key, _Held()).add(part)
+                self._held.setdefault(part.values, _Held()).add(part)
                 self._num_rows += part.rows.num_rows
                 self._num_bytes += part.rows.nbytes
             while self._num_rows >= self._layout.row_group_rows or self._num_bytes >= self._layout.row_group_bytes:
@@ -410,12 +405,12 @@ class RollingWriter:
         self._num_rows -= held.num_rows
         self._num_bytes -= held.num_bytes
         part = held.together()
-        file = self._open.pop(part.key, None)
+        file = self._open.pop(part.values, None)
         if file is not None and min(held.num_rows, self._layout.row_group_rows) > file.capacity:
             self._finish(file)
             file = None
         file = file or self._begin(part)
-        self._open[part.key] = file  # the most recently used last
+        self._open[part.values] = file  # the most recently used last
         file.output.write(part.rows)
         file.nans.update(nan_counts(part.rows, self._target.schema))
         if file.output.num_bytes >= self._layout.target_file_bytes:
@@ -438,7 +433,7 @@ class RollingWriter:
 
     def _finish(self, file: _OpenFile) -> None:
         footer, size = file.output.finish()
-        self._open.pop(partition_key(file.partition), None)
+        self._open.pop(file.partition, None)
         self.files.append(
             describe_parquet(
                 file.output.path,

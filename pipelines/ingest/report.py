@@ -151,14 +151,14 @@ class TableReport:
 
     def add_applied(self, applied: "Applied") -> None:
         """Count a commit of the mirror."""
-        from nevermore.pipelines.iceberg.file_metrics import FileContent
+        from nevermore.scan_core import DataFile
 
         self.mirror_commits += 1
         self.missed_removals += applied.num_missed
         self.snapshot_id = applied.committed.snapshot_id
         for file in applied.files:
             self.written_bytes += file.file_size_bytes
-            if file.content is FileContent.DATA:
+            if isinstance(file, DataFile):
                 self.data_files += 1
                 self.data_rows += file.record_count
             else:

@@ -30,13 +30,12 @@ from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import Operation, RowDelta
 from nevermore.pipelines.iceberg.conversion import check_keys_stored, check_listed_once, convert
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import open_current, refresh
-from nevermore.pipelines.iceberg.manifests import FileName
+from nevermore.pipelines.iceberg.manifests import FileName, name_of
 from nevermore.pipelines.iceberg.parquet_output import DEFAULT_ROW_GROUP_BYTES
 from nevermore.pipelines.iceberg.positions import ancestors
-from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, name_of, position_deletes
+from nevermore.pipelines.iceberg.replacement import Replacement, State, Swap, position_deletes
 from nevermore.pipelines.iceberg.row_shape import check_order, parquet_schema
 from nevermore.pipelines.iceberg.table_writer import FileLayout
 from nevermore.pipelines.maintain.manifest_order import arrange_manifests
@@ -45,6 +44,7 @@ from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     ROW_LINEAGE,
+    ContentFile,
     DeleteContent,
     DeleteFile,
     FileScanTask,
@@ -703,7 +703,7 @@ class _Group:
     """Files that were rewritten, and what became of them; `moves` tells whether they had another partition spec."""
 
     files: Sequence[FileDebt]
-    written: tuple[WrittenFile, ...]
+    written: tuple[ContentFile, ...]
     dead_rows: int
     moves: bool
 
@@ -869,7 +869,6 @@ class _Run:
             key_ids=tuple(schema.find(name).field_id for name in settings.key if name in schema.names),
             order=settings.order,
             sort_bytes=settings.memory_limit_bytes // SORT_SHARE,
-            sequence_number=state.snapshot.sequence_number,
         )
 
     def _on_spark(self, num_bytes: int) -> SparkRewrites | None:
@@ -928,7 +927,9 @@ class _Run:
             if not replaced and not dropped:
                 return None
             removed = frozenset((path, None) for path in replaced) | dropped
-            return Swap([file for group in intact for file in group.written], removed, self.properties)
+            number = read.snapshot.sequence_number  # rule 30
+            added = [replace(file, data_sequence_number=number) for group in intact for file in group.written]
+            return Swap(added, removed, self.properties)
 
         committed = replacement.commit(choose)
         report = self.report

@@ -27,7 +27,6 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import (
     LOG_ORDINAL,
@@ -41,7 +40,7 @@ from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.mirrors.fold import squash
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
+from nevermore.scan_core import ContentFile, Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -344,14 +343,14 @@ class _Base:
         """Bytes of changes that are held at once."""
         return self.config.memory_limit_bytes // BATCH_SHARE
 
-    def write(self) -> list[WrittenFile]:
+    def write(self) -> list[ContentFile]:
         """Write the base, and the later changes of the files that it replaces."""
         table, self.key = self.log.stored, self.config.key or self.log.key
         self.old = {
             task.data_file.path: task.data_file.file_size_bytes
             for task in self.log.scan().where(f"{ORDINAL} <= {self.ordinal}").plan().tasks
         }
-        files: list[WrittenFile] = []
+        files: list[ContentFile] = []
         with RowDelta(table) as delta, closing(SpilledTables()) as made:
             spec = delta.unpartitioned_spec()
             ordinals = [self._add(part, made) for part in self._changes()]
@@ -433,7 +432,7 @@ class _Base:
         for batch in run_splits(splits, read_split, ScanMetrics(), 1):
             yield without_extensions(pa.Table.from_batches([batch]))
 
-    def check(self, check: CheckBase, written: Sequence[WrittenFile]) -> None:
+    def check(self, check: CheckBase, written: Sequence[ContentFile]) -> None:
         """Compare the base with the changes that it replaces.
 
         Raises:
@@ -471,7 +470,7 @@ class _Base:
         if wrong is not None:
             raise PipelineError(f"{log.name}: its base would lead to other rows, so nothing was replaced: {wrong}")
 
-    def choose(self, written: Sequence[WrittenFile], delta: RowDelta) -> Swap:
+    def choose(self, written: Sequence[ContentFile], delta: RowDelta) -> Swap:
         """Put the base in the place of the old files, unless somebody else has changed these."""
         table = delta.table
         spec = delta.unpartitioned_spec()

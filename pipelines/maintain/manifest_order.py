@@ -4,10 +4,9 @@ Every commit writes a manifest of the partitions that it touches. Commits merge 
 manifests of a table whose commits touch many partitions name files of all of them, and every plan reads every one.
 """
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,10 +137,11 @@ def _arranged(
         is_wanted = not is_automatic or before > max(AUTO_TARGETS * target_bytes, total / AUTO_SHARE)
         new: list[Record] = []
         if len(group) > 1 and is_wanted:
-            # As bytes, in which an entry takes a twelfth of its memory.
-            entries = [(_partition_order(e), pickle.dumps(e)) for m in group for e in manifests.live_entries(m)]
+            entries = sorted(chain(*manifests.live_entries(group)), key=_partition_order, reverse=True)
             most = max(1, target_bytes * len(entries) // total)
-            new += (manifests.write_manifest(part, content, layout) for part in _parts(sorted(entries), most))
+            # Statistics of an entry are decoded when it is written, and take ten times the memory of the rest.
+            in_order = (entries.pop() for _ in range(len(entries)))
+            new += (manifests.write_manifest(part, content, spec_id) for part in _parts(in_order, most))
         after = _bytes_per_partition(new, layout) if new else 0.0
         if not new or after > (1 - MIN_GAIN) * before:
             manifests.discard(new)
@@ -165,15 +165,8 @@ def _target_bytes(table: "Table", name: str) -> int:
 
 def _partition_order(entry: ManifestEntry) -> tuple[Any, ...]:
     """Sorts files by partition, NULL first, then by age."""
-    values = entry.data_file["partition"].values()
-    return (*(_ranked(v) for v in values), entry.sequence_number or 0, entry.path)
-
-
-def _ranked(value: Any) -> tuple[Any, ...]:
-    """NULL below and NaN above all other values."""
-    if value is None:
-        return (0,)
-    return (1, value) if value == value else (2,)  # noqa: PLR0124 - NaN has no order
+    file = entry.file
+    return (*((value is not None, value) for value in file.partition), file.data_sequence_number, file.path)
 
 
 def _bytes_per_partition(manifests: Sequence[Record], layout: PartitionLayout) -> float:
@@ -211,11 +204,11 @@ def _range(summaries: Sequence[Record] | None, place: int, kind: PrimitiveType) 
     return (0,) if summary["contains_null"] else low, (2,) if summary["contains_nan"] else high
 
 
-def _parts(entries: Iterable[tuple[tuple[Any, ...], bytes]], most: int) -> Iterator[list[ManifestEntry]]:
+def _parts(entries: Iterable[ManifestEntry], most: int) -> Iterator[list[ManifestEntry]]:
     """Cut entries that are sorted by partition into parts of at most `most`, between two partitions if they can be."""
     held: list[ManifestEntry] = []
-    for _, group in groupby(entries, key=lambda one: one[0][:-2]):
-        members = [pickle.loads(data) for _, data in group]  # noqa: S301 - made by this process
+    for _, group in groupby(entries, key=lambda entry: entry.file.partition):
+        members = list(group)
         if held and len(held) + len(members) > most:
             yield held
             held = []

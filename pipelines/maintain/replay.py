@@ -35,7 +35,6 @@ from nevermore.pipelines.formats.registry import decode, lookup
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table, identifier
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, with_columns
@@ -50,7 +49,7 @@ from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, AD
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
 from nevermore.pipelines.sources.live import KeyRanges, LiveSource, key_ranges
 from nevermore.pipelines.sources.table_position import Load
-from nevermore.scan_core import Mask
+from nevermore.scan_core import ContentFile, Mask
 from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
@@ -448,7 +447,7 @@ def _swap_rows(
     target = delta.table
     if any(target.metadata.properties.get(name) != value for name, value in shape.items()):
         delta.set_properties(shape)
-    files: list[WrittenFile] = []
+    files: list[ContentFile] = []
     num_rows = 0
     if source is not None:
         kept = delta.arranged_by

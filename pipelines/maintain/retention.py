@@ -10,10 +10,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
@@ -40,10 +41,8 @@ from nevermore.scan_core import (
 )
 from nevermore.scan_core.io import file_size, is_within, parse_location, relocate, size_text
 from nevermore.scan_core.metadata import (
-    DATA_MANIFEST,
     ManifestFile,
     read_data_manifests,
-    read_delete_manifests,
     read_document,
     snapshot_manifests,
 )
@@ -574,27 +573,21 @@ def manifests_of(snapshots: Sequence[Snapshot], table: Table, *, are_required: b
 def live_files(
     manifests: Sequence[ManifestFile], table: Table, *, are_required: bool = True
 ) -> Iterator[DataFile | DeleteFile]:
-    """The live data files of manifests, then their delete files; without `are_required`, missing manifests are passed over."""
-    for is_data in (True, False):
-        chosen = [m for m in manifests if (m.content == DATA_MANIFEST) == is_data]
-        read: Any = read_data_manifests if is_data else read_delete_manifests
-        for begin in range(0, len(chosen), _MANIFESTS_AT_ONCE):
-            part = chosen[begin : begin + _MANIFESTS_AT_ONCE]
-            try:
-                found = read(part, table.metadata, table.io)
-            except MissingFileError:
-                if are_required:
-                    raise
-                found = [files for one in part for files in _read_if_there(read, one, table)]
-            for files in found:
-                yield from files
+    """The live files of manifests; without `are_required`, missing manifests are passed over."""
 
+    def read(some: Sequence[ManifestFile]) -> Iterator[Any]:
+        return chain.from_iterable(read_data_manifests(some, table.metadata, table.io))
 
-def _read_if_there(read: Any, manifest: ManifestFile, table: Table) -> list[Any]:
-    try:
-        return list(read([manifest], table.metadata, table.io))
-    except MissingFileError:
-        return []
+    for begin in range(0, len(manifests), _MANIFESTS_AT_ONCE):
+        part = manifests[begin : begin + _MANIFESTS_AT_ONCE]
+        try:
+            yield from read(part)
+        except MissingFileError:
+            if are_required:
+                raise
+            for manifest in part:
+                with suppress(MissingFileError):
+                    yield from read([manifest])
 
 
 def file_name(path: str) -> str:

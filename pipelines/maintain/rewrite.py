@@ -22,10 +22,10 @@ from nevermore.pipelines.changes.change_run import by_part, gathered, in_groups
 from nevermore.pipelines.changes.row_order import Order, Parts, sample, sorted_rows, step_of
 from nevermore.pipelines.config.project import SparkConfig
 from nevermore.pipelines.errors import PipelineError
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget
 from nevermore.pipelines.spark.jobs import ROWS, SparkJobs, begin_task, packed_table, row_of, unpacked_table, values_of
 from nevermore.scan_core import (
+    ContentFile,
     FileScanTask,
     Mask,
     PartitionSpec,
@@ -56,7 +56,7 @@ Drops = Callable[[pa.RecordBatch], Mask]
 class Rewritten:
     """New files, and the number of dead rows of the old ones."""
 
-    files: tuple[WrittenFile, ...]
+    files: tuple[ContentFile, ...]
     dead_rows: int
 
 
@@ -73,7 +73,6 @@ class Rewrite:
         key_ids: columns whose bounds are not truncated.
         order: order of the rows.
         sort_bytes: Arrow bytes of rows that are sorted at once.
-        sequence_number: data sequence number of the new files: that of the snapshot that is read (rule 30).
     """
 
     table: str
@@ -84,7 +83,6 @@ class Rewrite:
     key_ids: tuple[int, ...]
     order: Order
     sort_bytes: int
-    sequence_number: int
 
     def __call__(self, tasks: Sequence[FileScanTask], read: Read = read_split, drops: Drops | None = None) -> Rewritten:
         """Write the live rows of a group of files, without those that `drops` names.
@@ -100,13 +98,13 @@ class Rewrite:
                 parts = sorted_rows(kept, self.order, self.sort_bytes, lambda: self.keys(tasks))
                 rows = chain.from_iterable(part.to_batches(SORTED_BATCH_ROWS) for part in parts)
             writer.write(rows)
-        written = self._numbered(writer)
+        written = tuple(writer.files)
         if sum(f.record_count for f in written) + sum(num_dropped) != metrics.rows_out:
             self.discard(written)
             raise self.miscounted(metrics.rows_out)
         return Rewritten(written, dead_rows_of(metrics))
 
-    def discard(self, files: Iterable[WrittenFile]) -> None:
+    def discard(self, files: Iterable[ContentFile]) -> None:
         """Remove files that will not be committed."""
         self.target.storage.remove(file.path for file in files)
 
@@ -123,9 +121,6 @@ class Rewrite:
     def _writer(self) -> RollingWriter:
         prefix = f"compact-{uuid.uuid4().hex[:8]}"
         return RollingWriter(self.target, self.spec, self.layout, prefix, self.key_ids)
-
-    def _numbered(self, writer: RollingWriter) -> tuple[WrittenFile, ...]:
-        return tuple(replace(file, data_sequence_number=self.sequence_number) for file in writer.files)
 
     def _rows(
         self, tasks: Sequence[FileScanTask], metrics: ScanMetrics, read: Read = read_split
@@ -166,7 +161,7 @@ class Rewrite:
             for _, own in groupby(rows, key=itemgetter(1)):
                 part = pa.concat_tables(unpacked_table(data) for *_, data in own)
                 writer.write(iter(parts.in_order(part).to_batches(SORTED_BATCH_ROWS)))
-        return Rewritten(self._numbered(writer), 0)
+        return Rewritten(tuple(writer.files), 0)
 
 
 def _splits(context: ScanContext, tasks: Sequence[FileScanTask]) -> list[Split]:

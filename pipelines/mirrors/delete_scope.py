@@ -14,12 +14,20 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.errors import CommitConflictError
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
 from nevermore.pipelines.iceberg.row_shape import distinct_rows
 from nevermore.pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
-from nevermore.scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, open_table
+from nevermore.scan_core import (
+    ContentFile,
+    DataFile,
+    DeleteFile,
+    Mask,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    open_table,
+)
 from nevermore.scan_core.io import BoundedCache
 from nevermore.scan_core.metadata import DATA_MANIFEST, decode_bound, read_data_manifests, snapshot_manifests
 
@@ -185,7 +193,7 @@ def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> P
     return None if _is_affordable(delta.table, 0) else delta.unpartitioned_spec()
 
 
-def check_scopes(delta: RowDelta, files: Sequence[WrittenFile], since: int | None) -> None:
+def check_scopes(delta: RowDelta, files: Sequence[ContentFile], since: int | None) -> None:
     """Refuse deletes that do not reach their rows any more, now that other commits have replaced files of the table.
 
     Args:
@@ -196,10 +204,7 @@ def check_scopes(delta: RowDelta, files: Sequence[WrittenFile], since: int | Non
     Raises:
         CommitConflictError: the deletes are limited to a partition, and rows moved to another partition spec.
     """
-    is_limited = any(
-        file.content is FileContent.EQUALITY_DELETES and not delta.specs[file.spec_id].is_unpartitioned
-        for file in files
-    )
+    is_limited = any(isinstance(file, DeleteFile) and not delta.specs[file.spec_id].is_unpartitioned for file in files)
     if is_limited and since is not None and _rows_moved(delta, since):
         name = ".".join(delta.table.name())
         raise CommitConflictError(f"another writer moved rows of {name} to another partition spec")

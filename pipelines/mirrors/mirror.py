@@ -35,7 +35,6 @@ from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts, upgrade
 from nevermore.pipelines.iceberg.conversion import ResolvedKeys
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import check_writable, refresh
 from nevermore.pipelines.iceberg.manifests import Selection
 from nevermore.pipelines.iceberg.row_shape import conform, without_extensions
@@ -66,7 +65,7 @@ from nevermore.pipelines.mirrors.table_shape import (
     shape_properties,
     with_declared,
 )
-from nevermore.scan_core import Mask, ScanOptions, Schema
+from nevermore.scan_core import ContentFile, DataFile, DeleteContent, DeleteFile, Mask, ScanOptions, Schema
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
@@ -85,7 +84,7 @@ class BatchFiles:
         num_missed: removals of rows that do not exist, as far as that is known without reading the table.
     """
 
-    files: tuple[WrittenFile, ...]
+    files: tuple[ContentFile, ...]
     rejected: Rejected
     replaces_all: bool
     num_missed: int
@@ -154,7 +153,7 @@ class _Writing:
         self.config = config
         self.trusts_inserts = trusts_inserts
         self.limit_bytes = config.memory_limit_bytes // BATCH_SHARE
-        self.files: list[WrittenFile] = []
+        self.files: list[ContentFile] = []
         self.rejected: list[Rejected] = []
         self.replaces_all = False
         self.num_missed = 0
@@ -306,7 +305,7 @@ class Applied:
     """
 
     committed: Committed
-    files: tuple[WrittenFile, ...]
+    files: tuple[ContentFile, ...]
     rejected: Rejected
     num_changes: int
     last_ordinal: int
@@ -315,7 +314,8 @@ class Applied:
     @property
     def delete_rows(self) -> int:
         """Number of rows of the equality-delete files."""
-        return sum(f.record_count for f in self.files if f.content is FileContent.EQUALITY_DELETES)
+        deletes = (file for file in self.files if isinstance(file, DeleteFile))
+        return sum(file.record_count for file in deletes if file.content is DeleteContent.EQUALITY)
 
 
 @dataclass
@@ -532,14 +532,14 @@ class _Content:
         self.files = work.files
         if config.deletes == "vectors" and not work.replaces_all:
             options = ScanOptions(memory_limit_bytes=config.memory_limit_bytes)
-            keys = [file for file in work.files if file.content is FileContent.EQUALITY_DELETES]
+            keys = [file for file in work.files if isinstance(file, DeleteFile)]
             self._keys = ResolvedKeys(delta, keys, options)
 
-    def of_base(self) -> tuple[Sequence[WrittenFile], Selection | None]:
+    def of_base(self) -> tuple[Sequence[ContentFile], Selection | None]:
         """The files to add to the snapshot that the commit builds upon, and those to remove."""
         if self._keys is not None:
             vectors, replaced = self._keys.resolve()
-            rows = (file for file in self._work.files if file.content is FileContent.DATA)
+            rows = (file for file in self._work.files if isinstance(file, DataFile))
             self.files = (*rows, *vectors)
             return self.files, replaced
         if self._since != self._delta.base_snapshot_id:

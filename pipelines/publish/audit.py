@@ -13,9 +13,8 @@ from typing import Any, Literal, Protocol
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import PublishError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.file_metrics import FileContent
 from nevermore.pipelines.publish.publish_commit import STAGED_KEPT_SECONDS, StagedSnapshot
-from nevermore.scan_core import Scan, open_table
+from nevermore.scan_core import DataFile, Scan, open_table
 
 CHECKS = "nevermore.checks"
 """Key in a snapshot's summary: the checks that the mirrors and the rows have passed, as JSON; or `unchecked`."""
@@ -101,12 +100,12 @@ class StagedRows:
     @property
     def paths(self) -> frozenset[str]:
         """Data files that were staged."""
-        return frozenset(file.path for file in self.staged.files if file.content is FileContent.DATA)
+        return frozenset(file.path for file in self.staged.files if isinstance(file, DataFile))
 
     @property
     def num_rows(self) -> int:
         """Rows that the tasks have written."""
-        return sum(file.record_count for file in self.staged.files if file.content is FileContent.DATA)
+        return sum(file.record_count for file in self.staged.files if isinstance(file, DataFile))
 
 
 class Auditor(Protocol):

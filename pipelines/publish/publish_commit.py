@@ -30,7 +30,6 @@ from nevermore.pipelines.iceberg.commit import (
     partitions_in,
     retry_conflicts,
 )
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.loaded_table import refresh
 from nevermore.pipelines.iceberg.metadata_swap import Update
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
@@ -38,7 +37,7 @@ from nevermore.pipelines.iceberg.schema_evolution import evolve
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
 from nevermore.pipelines.publish.task import written_keys
-from nevermore.scan_core import NestedField
+from nevermore.scan_core import ContentFile, DataFile, NestedField
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog, Table
@@ -74,7 +73,7 @@ class StagedSnapshot:
     branch: str
     base_id: int | None
     committed: Committed
-    files: tuple[WrittenFile, ...]
+    files: tuple[ContentFile, ...]
     written: tuple[str, ...]
 
 
@@ -147,7 +146,7 @@ def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
 
 
 Mode = Literal["replace", "append", "upsert"]
-WriteFiles = Callable[[RowDelta], Sequence[WrittenFile]]
+WriteFiles = Callable[[RowDelta], Sequence[ContentFile]]
 """Writes the rows under the schema and default spec of a commit."""
 
 MODE = "nevermore.mode"
@@ -167,8 +166,8 @@ class Published:
     """
 
     committed: Committed
-    files: tuple[WrittenFile, ...]
-    delete_files: tuple[WrittenFile, ...] = ()
+    files: tuple[ContentFile, ...]
+    delete_files: tuple[ContentFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +273,7 @@ class Publication:
     audit: Callable[[StagedSnapshot], None] | None = None
     _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
     _written_for: tuple[object, ...] | None = None
-    _files: tuple[WrittenFile, ...] = ()
+    _files: tuple[ContentFile, ...] = ()
 
     def commit(self, write: WriteFiles, summary: Mapping[str, str]) -> Published:
         """Publish the rows.
@@ -413,9 +412,9 @@ class Publication:
 
     def _committed(
         self, delta: RowDelta, live: LiveKeys | None, summary: Mapping[str, str], commit: Callable[..., Committed]
-    ) -> tuple[tuple[WrittenFile, ...], Committed]:
+    ) -> tuple[tuple[ContentFile, ...], Committed]:
         """Add the snapshot as the mode requires; return its files."""
-        more: tuple[WrittenFile, ...] = ()
+        more: tuple[ContentFile, ...] = ()
         options: dict[str, Any] = {}
         try:
             match self.target.mode:
@@ -433,22 +432,22 @@ class Publication:
             delta.discard(more if isinstance(error, CommitConflictError) else [*self._files, *more])
             raise
 
-    def _deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
+    def _deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[ContentFile]:
         """Equality deletes of the rows that the new ones replace.
 
         Keys are read back from the written files, a limited number at a time.
         """
         key_ids = check_key(delta.schema, self.target.key)
-        paths = [file.path for file in self._files if live.num_files and file.content is FileContent.DATA]
+        paths = [file.path for file in self._files if live.num_files and isinstance(file, DataFile)]
         for keys in written_keys(paths, delta.storage, self.target.key):
             wanted = keys.filter(pa.array(live.may_hold(keys)))
             for scoped in scope_deletes(delta, wanted, live).deletes:
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 
-def _published(files: Sequence[WrittenFile], committed: Committed) -> Published:
-    data = tuple(file for file in files if file.content is FileContent.DATA)
-    return Published(committed, data, tuple(file for file in files if file.content is not FileContent.DATA))
+def _published(files: Sequence[ContentFile], committed: Committed) -> Published:
+    data = tuple(file for file in files if isinstance(file, DataFile))
+    return Published(committed, data, tuple(file for file in files if not isinstance(file, DataFile)))
 
 
 def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:

@@ -23,7 +23,6 @@ from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import RowDelta, describe, retry_conflicts
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import keep_indexes
 from nevermore.pipelines.iceberg.positions import current_snapshot, summary_properties
 from nevermore.pipelines.iceberg.storage import Storage
@@ -104,7 +103,7 @@ from nevermore.pipelines.publish.writer import (
 from nevermore.pipelines.spark.session import project_session
 from nevermore.pipelines.watch import span
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import Scan
+from nevermore.scan_core import ContentFile, DataFile, Scan
 from nevermore.scan_core.spark import (
     PushedScans,
     TableRead,
@@ -180,7 +179,7 @@ class WorkWriter:
     copied_rows: int = 0
     leftover_files: int = 0
 
-    def __call__(self, delta: RowDelta) -> tuple[WrittenFile, ...]:
+    def __call__(self, delta: RowDelta) -> tuple[ContentFile, ...]:
         """Write the files, and deletes of their keys, under the schema and spec of a commit.
 
         Raises:
@@ -190,7 +189,7 @@ class WorkWriter:
         key = self.entry.key if self.entry.mode == "upsert" else ()
         layout = file_layout(self.entry.options)
         task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
-        files: list[WrittenFile] = []
+        files: list[ContentFile] = []
         self.written = dict.fromkeys(self.work.why, PartitionWritten())
         self.copied_rows = 0
         try:
@@ -214,7 +213,7 @@ class WorkWriter:
             before = self.reads.get(table)
             self.reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
 
-    def _count_rows(self, files: Sequence[WrittenFile], delta: RowDelta) -> None:
+    def _count_rows(self, files: Sequence[ContentFile], delta: RowDelta) -> None:
         """Rows by partition, in a table with the config's partitions: one that is appended to may have others."""
         partition, kept = self.entry.partitioning, self.shape.partition
         if partition is None or kept is None:
@@ -222,7 +221,7 @@ class WorkWriter:
         fields = [(f.transform, delta.schema.field(f.source_id).name) for f in delta.default_spec.fields]
         if fields == [(partition.transform, partition.column)]:
             for file in files:
-                if file.content is not FileContent.DATA:
+                if not isinstance(file, DataFile):
                     continue
                 key = partition.key_of(file.partition[0], kept.type)
                 self.written[key] = self.written.get(key, PartitionWritten()).with_file(file)
@@ -267,7 +266,7 @@ class WorkWriter:
             return PushedScans(way.scans, {})
         return push_down(self.query, way.scans, given)
 
-    def _write(self, task: PublishTask, part: _Part) -> tuple[WrittenFile, ...]:
+    def _write(self, task: PublishTask, part: _Part) -> tuple[ContentFile, ...]:
         """Write the files of one query."""
         way, name = self._way(part.values), self.query.name
         given = arguments(self.query, self.entry, part.key)

@@ -21,7 +21,6 @@ from sqlglot import exp
 from nevermore.pipelines.config.published import FORMATS, PublishedConfig, PublishedPartition
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.row_shape import conform, distinct_rows
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes
 from nevermore.pipelines.mirrors.delete_scope import live_keys
@@ -33,6 +32,7 @@ from nevermore.pipelines.publish.writer import iceberg_columns, partition_field,
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
     Changes,
+    ContentFile,
     Expr,
     FileScanTask,
     NestedField,
@@ -392,7 +392,7 @@ class ChangedKeys:
         meets = reduce(and_, (result[quoted_name(name)].eqNullSafe(keys[label]) for name, label in pairs))
         return result.join(f.broadcast(keys), meets, "left_semi")
 
-    def deletes(self, delta: RowDelta, run: str) -> list[WrittenFile]:
+    def deletes(self, delta: RowDelta, run: str) -> list[ContentFile]:
         """Write equality deletes of the keys that the table may have; names of files begin with `run`."""
         key_ids = check_key(delta.schema, self.columns.names)
         keys = conform(self.rows, delta.schema.select(key_ids))

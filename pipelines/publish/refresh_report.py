@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.publish.publish_commit import Mode
-from nevermore.scan_core import ScanMetrics
+from nevermore.scan_core import ContentFile, ScanMetrics
 
 if TYPE_CHECKING:
     from nevermore.scan_core.spark import TableRead
@@ -28,7 +27,7 @@ class PartitionWritten:
     data_files: int = 0
     bytes_written: int = 0
 
-    def with_file(self, file: WrittenFile) -> "PartitionWritten":
+    def with_file(self, file: ContentFile) -> "PartitionWritten":
         """Together with one more file."""
         size = self.bytes_written + file.file_size_bytes
         return PartitionWritten(self.rows + file.record_count, self.data_files + 1, size)

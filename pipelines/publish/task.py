@@ -13,11 +13,18 @@ import pyarrow.parquet as pq
 
 from nevermore.pipelines.changes.keys import same_rows
 from nevermore.pipelines.errors import PublishError
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.row_shape import python_rows
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget
-from nevermore.scan_core import ChangeType, PartitionSpec, ScanMetrics, read_changes, read_split, unpack_split
+from nevermore.scan_core import (
+    ChangeType,
+    ContentFile,
+    PartitionSpec,
+    ScanMetrics,
+    read_changes,
+    read_split,
+    unpack_split,
+)
 from nevermore.scan_core.native import is_missed
 from nevermore.scan_core.parts import ChangeSplit
 
@@ -61,7 +68,7 @@ _EXAMPLES = 20
 class TaskReport:
     """What one or several tasks wrote, and what they read if they read mirrors themselves."""
 
-    files: tuple[WrittenFile, ...]
+    files: tuple[ContentFile, ...]
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
 
     def batch(self) -> pa.RecordBatch:

@@ -7,7 +7,6 @@ pyspark.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -368,7 +367,5 @@ def _value(physical: Any, kind: Type) -> Any:
             return timestamp_literal(_EPOCH + timedelta(microseconds=physical))
         case PrimitiveType("timestamp"):
             return timestamp_ntz_literal(_EPOCH + timedelta(microseconds=physical))
-        case PrimitiveType("decimal", (_, scale)):
-            return Decimal(physical).scaleb(-scale)
         case _:
             return physical

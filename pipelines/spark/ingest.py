@@ -31,7 +31,6 @@ from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
 from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.row_shape import conform, single_array
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
 from nevermore.pipelines.mirrors.fold import fold, squash
@@ -52,7 +51,7 @@ from nevermore.pipelines.spark.jobs import (
     unpacked_table,
     values_of,
 )
-from nevermore.scan_core import PartitionSpec
+from nevermore.scan_core import ContentFile, PartitionSpec
 from nevermore.scan_core.io import parse_location
 
 _RESULT = -1
@@ -404,7 +403,7 @@ class Written:
         num_missed: removals of rows that do not exist, as far as known without reading the table.
     """
 
-    files: list[WrittenFile] = field(default_factory=list)
+    files: list[ContentFile] = field(default_factory=list)
     num_changes: int = 0
     num_missed: int = 0
 
@@ -712,7 +711,7 @@ class IngestJobs(SparkJobs):
             found += own.num_rows
         _check_number(found, changes.num_rows)
 
-    def write_log(self, changes: "DecodedChanges", task: WriteLog) -> list[WrittenFile]:
+    def write_log(self, changes: "DecodedChanges", task: WriteLog) -> list[ContentFile]:
         """Write the changes to files of the change log.
 
         Raises:
@@ -722,7 +721,7 @@ class IngestJobs(SparkJobs):
 
     def write_mirror(
         self, changes: "DecodedChanges", total: TablePart, task: FoldBuckets
-    ) -> tuple[list[WrittenFile], int]:
+    ) -> tuple[list[ContentFile], int]:
         """Write the files of a mirror.
 
         Raises:
@@ -819,11 +818,11 @@ def remote_changes(
         changes, total, frame = jobs.in_order(changes, ToRanges(row_type, key, bounds), limit)
         kept.append(frame)
 
-    def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[WrittenFile]:
+    def write_log(target: WriteTarget, spec: PartitionSpec, first: int) -> list[ContentFile]:
         task = WriteLog(target, spec, row_type, key, changes.firsts(first), limit)
         return jobs.write_log(changes, task)
 
-    def write_mirror(order: FoldOrder) -> tuple[list[WrittenFile], int]:
+    def write_mirror(order: FoldOrder) -> tuple[list[ContentFile], int]:
         return jobs.write_mirror(changes, total, FoldBuckets(order, total.rows_to_truncate > 0, limit))
 
     return RemoteChanges(

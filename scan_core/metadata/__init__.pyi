@@ -19,6 +19,7 @@ from nevermore.scan_core.metadata.avro_values import WideValuesError as WideValu
 from nevermore.scan_core.metadata.avro_values import parse_record as parse_record
 from nevermore.scan_core.metadata.avro_values import read_metadata_rows as read_metadata_rows
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST as DATA_MANIFEST
+from nevermore.scan_core.metadata.manifest_list import DELETE_MANIFEST as DELETE_MANIFEST
 from nevermore.scan_core.metadata.manifest_list import ManifestFile as ManifestFile
 from nevermore.scan_core.metadata.manifest_list import snapshot_manifests as snapshot_manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests as read_data_manifests
@@ -30,6 +31,7 @@ from nevermore.scan_core.metadata.table_json import read_document as read_docume
 from nevermore.scan_core.model.schema import UNSUPPORTED_TYPES as UNSUPPORTED_TYPES
 from nevermore.scan_core.model.schema import parse_schema as parse_schema
 from nevermore.scan_core.model.schema import parse_type as parse_type
+from nevermore.scan_core.model.snapshot import UNCOMMITTED as UNCOMMITTED
 from nevermore.scan_core.model.statistics import decode_bound as decode_bound
 from nevermore.scan_core.model.transforms import Transform as Transform
 from nevermore.scan_core.model.transforms import normalise_value as normalise_value

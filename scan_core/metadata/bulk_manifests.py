@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.scan_core.metadata.avro_container import AvroError, Header, check_json_size, read_long, read_slice
 from nevermore.scan_core.metadata.avro_values import AvroField, AvroReader, AvroType, Wanted, parse_record, value_type
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
+from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.schema import PrimitiveType, Type
 from nevermore.scan_core.model.snapshot import (
     DataFile,
@@ -215,20 +215,22 @@ EQUALITY_CONTENT = 2
 """Of the values of `contents` in delete manifests."""
 NULL = -(1 << 63)
 """A number that is NULL."""
-LOWER, UPPER, VALUES, NULLS, NANS = 125, 128, 109, 110, 137
+LOWER, UPPER, VALUES, NULLS, NANS, SIZES = 125, 128, 109, 110, 137, 108
 _MAPS = {
     LOWER: "lower_bounds",
     UPPER: "upper_bounds",
     VALUES: "value_counts",
     NULLS: "null_value_counts",
     NANS: "nan_value_counts",
+    SIZES: "column_sizes",
 }
 """Maps by field id of columns, which stay bytes until they are used."""
 _OF_BYTES = frozenset({LOWER, UPPER})
-RAW: frozenset[int | str] = frozenset({*_MAPS, *_MAPS.values(), 102, "partition", 108, "column_sizes"})
+RAW: frozenset[int | str] = frozenset({*_MAPS, *_MAPS.values(), 102, "partition"})
 
 _LONG, _TEXT, _LONGS = pa.int64(), pa.string(), pa.list_(pa.int64())
 _STATUS = Wanted(0, ("status",), _LONG, required=True)
+_SNAPSHOT = Wanted(1, ("snapshot_id",), _LONG)
 _SEQUENCE = Wanted(3, ("sequence_number", "data_sequence_number"), _LONG)
 _FILE_SEQUENCE = Wanted(4, ("file_sequence_number",), _LONG)
 DATA_FILE = Wanted(2, ("data_file",), required=True)
@@ -241,13 +243,14 @@ _SIZE = Wanted(104, ("file_size_in_bytes",), _LONG, required=True)
 _KEY_METADATA = Wanted(131, ("key_metadata",), pa.binary())
 _OFFSETS = Wanted(132, ("split_offsets",), _LONGS)
 _EQUALITY_IDS = Wanted(135, ("equality_ids",), _LONGS)
+_SORT_ORDER = Wanted(140, ("sort_order_id",), _LONG)
 _FIRST_ROW_ID = Wanted(142, ("first_row_id",), _LONG)
 _REFERENCED = Wanted(143, ("referenced_data_file",), _TEXT)
 _CONTENT_OFFSET = Wanted(144, ("content_offset",), _LONG)
 _CONTENT_SIZE = Wanted(145, ("content_size_in_bytes",), _LONG)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class EntryColumns:
     """Live entries of manifests of one schema and one partition spec, one value per entry in each column.
 
@@ -267,7 +270,9 @@ class EntryColumns:
     sequence_numbers: Numbers
     file_sequence_numbers: Numbers
     first_row_ids: Numbers
-    is_encrypted: Mask
+    keys: pa.BinaryArray
+    snapshot_ids: Numbers
+    sort_orders: Numbers
     split_offsets: pa.ListArray
     contents: Numbers
     equality_ids: pa.ListArray
@@ -277,6 +282,11 @@ class EntryColumns:
 
     def __len__(self) -> int:
         return len(self.record_counts)
+
+    @cached_property
+    def delete_files(self) -> Sequence[DeleteFile]:
+        """Delete files as objects; all are made when the first is requested, because a caller that needs one needs many."""
+        return [_file_of(self, row) for row in range(len(self))]
 
     def only(self, rows: Numbers) -> "EntryColumns":
         """Only these entries, without the bytes of the others."""
@@ -427,7 +437,9 @@ class _Builder:
             sequence_numbers=self._sequences(is_added, inherited),
             file_sequence_numbers=np.where((file_sequences == NULL) & is_added, inherited, file_sequences),
             first_row_ids=self._row_ids(records),
-            is_encrypted=_numbers(pc.binary_length(self._file(_KEY_METADATA)), 0) > 0,
+            keys=self._file(_KEY_METADATA),
+            snapshot_ids=self._entry(_SNAPSHOT),
+            sort_orders=_numbers(self._file(_SORT_ORDER)),
             split_offsets=self._file(_OFFSETS),
             contents=content.astype(np.int8),
             equality_ids=self._file(_EQUALITY_IDS),
@@ -533,36 +545,15 @@ class LazyPairs(Mapping[int, Any]):
         return self._found
 
 
-class MadeDeletes:
-    """The delete files of columns as objects; all are made when the first is requested, because a caller that needs one needs many."""
-
-    __slots__ = ("_columns", "_made")
-
-    def __init__(self, columns: EntryColumns) -> None:
-        self._columns = columns
-        self._made: list[DeleteFile] | None = None
-
-    def __getitem__(self, row: int) -> DeleteFile:
-        if self._made is None:
-            self._made = [file_at(self._columns, row) for row in range(len(self._columns))]
-        return self._made[row]
-
-
-def made_deletes(columns: EntryColumns) -> MadeDeletes | None:
-    """The objects for columns of delete files; objects of data files are made one at a time."""
-    return MadeDeletes(columns) if columns.is_of_deletes else None
-
-
 class ManifestFiles(Sequence[F], Generic[F]):
-    """The files in rows [first, last) of `columns`; `made` are the objects of all rows, of delete files."""
+    """The files in rows [first, last) of `columns`."""
 
-    __slots__ = ("columns", "first", "last", "made")
+    __slots__ = ("columns", "first", "last")
 
-    def __init__(self, columns: EntryColumns, first: int, last: int, made: MadeDeletes | None) -> None:
+    def __init__(self, columns: EntryColumns, first: int, last: int) -> None:
         self.columns = columns
         self.first = first
         self.last = last
-        self.made = made
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -579,7 +570,7 @@ class ManifestFiles(Sequence[F], Generic[F]):
         return map(self._file, range(self.first, self.last))
 
     def _file(self, row: int) -> F:
-        found: F = file_at(self.columns, row, self.made)
+        found: F = file_at(self.columns, row)
         return found
 
 
@@ -589,10 +580,12 @@ def path_at(columns: EntryColumns, row: int) -> str:
     return path
 
 
-def file_at(columns: EntryColumns, row: int, made: MadeDeletes | None = None) -> Any:
+def file_at(columns: EntryColumns, row: int) -> Any:
     """One file; its column statistics are decoded when they are used."""
-    if made is not None:
-        return made[row]
+    return columns.delete_files[row] if columns.is_of_deletes else _file_of(columns, row)
+
+
+def _file_of(columns: EntryColumns, row: int) -> Any:
     own: list[Any] = [_nullable(columns.first_row_ids.item(row))]
     if columns.is_of_deletes:
         own = [
@@ -614,7 +607,9 @@ def file_at(columns: EntryColumns, row: int, made: MadeDeletes | None = None) ->
         _nullable(columns.file_sequence_numbers.item(row)),
         *(_pairs(columns, slot, row) for slot in _MAPS),
         tuple(columns.split_offsets[row].as_py() or ()),
-        columns.is_encrypted.item(row),
+        columns.keys[row].as_py(),
+        _nullable(columns.snapshot_ids.item(row)),
+        _nullable(columns.sort_orders.item(row)),
         *own,
     )
 

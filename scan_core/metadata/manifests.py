@@ -26,7 +26,6 @@ from nevermore.scan_core.metadata.bulk_manifests import (
     ManifestFiles,
     entry_columns,
     entry_reader,
-    made_deletes,
     partition_decoder,
     spec_of,
 )
@@ -168,8 +167,7 @@ def _decoded(reads: Sequence[_Read]) -> list[Any]:
         if len(reads) == 1:
             raise malformed_avro(reads[0].manifest.path, error) from error
         return [files for read in reads for files in _decoded([read])]  # tells which one it is
-    made = made_deletes(columns)
-    return [ManifestFiles(columns, first, last, made) for first, last in pairwise([0, *counts.cumsum().tolist()])]
+    return [ManifestFiles(columns, first, last) for first, last in pairwise([0, *counts.cumsum().tolist()])]
 
 
 @lru_cache(maxsize=256)

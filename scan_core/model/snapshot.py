@@ -50,8 +50,9 @@ class PartitionSpec:
         return all(f.transform == "void" for f in self.fields)
 
 
-_STATISTICS = frozenset({"lower_bounds", "upper_bounds", "value_counts", "null_value_counts", "nan_value_counts"})
 _NOTHING: Mapping[int, Any] = {}
+UNCOMMITTED = -1
+"""Sequence number of a file that no commit has added yet: it will have that of its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class ContentFile:
 
     `path` is as the manifest writes it. `partition` holds one value per field of the spec, in its order, normalised
     so that `==` is partition equality (rule 5: floats as canonical bits). Bounds are Iceberg single-value bytes by
-    field id; a missing id means unknown. Bounds and counts serve planning alone: they do not count for equality, and
-    stay behind when a file is pickled into a task.
+    field id; a missing id means unknown. Bounds and counts do not count for equality. Those of a file in a table serve
+    planning alone, and stay behind when the file is pickled into a task. `snapshot_id` is None where the manifest list states it.
     """
 
     path: str
@@ -70,18 +71,27 @@ class ContentFile:
     partition: tuple[Any, ...]
     record_count: int
     file_size_bytes: int
-    data_sequence_number: int
+    data_sequence_number: int = UNCOMMITTED
     file_sequence_number: int | None = None
     lower_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False, compare=False)
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False, compare=False)
     value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     null_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     nan_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
+    column_sizes: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     split_offsets: tuple[int, ...] = ()
-    is_encrypted: bool = False
+    key_metadata: bytes | None = None
+    snapshot_id: int | None = field(default=None, compare=False)
+    sort_order_id: int | None = field(default=None, compare=False)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it can be read only with a key."""
+        return bool(self.key_metadata)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(_NOTHING if f.name in _STATISTICS else getattr(self, f.name) for f in fields(self))
+        is_new = self.data_sequence_number == UNCOMMITTED
+        return type(self), tuple(getattr(self, f.name) if f.repr or is_new else _NOTHING for f in fields(self))
 
     def null_count(self, field_id: int) -> int | None:
         """How many rows have NULL in a column; None if unknown.

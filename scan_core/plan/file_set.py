@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from nevermore.scan_core.metadata.bulk_manifests import (
     EntryColumns,
-    MadeDeletes,
     ManifestFiles,
     Numbers,
     file_at,
-    made_deletes,
     path_at,
 )
 from nevermore.scan_core.model.cached_property import cached_property
@@ -198,30 +196,28 @@ class ObjectPart(Generic[F]):
 
 
 class ColumnPart(Generic[F]):
-    """Files of one manifest, or of several that were decoded together; `made` are the objects of delete files."""
+    """Files of one manifest, or of several that were decoded together."""
 
-    __slots__ = ("columns", "made", "rows")
+    __slots__ = ("columns", "rows")
 
-    def __init__(self, columns: EntryColumns, rows: Indices, made: MadeDeletes | None) -> None:
+    def __init__(self, columns: EntryColumns, rows: Indices) -> None:
         self.columns = columns
         self.rows = rows
-        self.made = made
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def file(self, index: int) -> F:
         """One of the files."""
-        found: F = file_at(self.columns, self.rows.item(index), self.made)
+        found: F = file_at(self.columns, self.rows.item(index))
         return found
 
     def where(self, kept: Mask) -> "ColumnPart[F]":
         """Some of the files; the bytes of the others are released if they are the majority, as a manifest may have millions of files."""
         rows = self.rows[kept]
         if len(rows) > len(self.columns) // 2:
-            return ColumnPart(self.columns, rows, self.made)
-        columns = self.columns.only(rows)
-        return ColumnPart(columns, np.arange(len(rows)), made_deletes(columns))
+            return ColumnPart(self.columns, rows)
+        return ColumnPart(self.columns.only(rows), np.arange(len(rows)))
 
     def sequence_numbers(self) -> Numbers:
         """Data sequence numbers."""
@@ -345,7 +341,7 @@ def parts_of(manifests: Iterable[ManifestFiles[F]]) -> list[ColumnPart[F]]:
             spans[-1] = spans[-1][0], files.last
         else:
             spans.append((files, files.last))
-    return [ColumnPart(files.columns, np.arange(files.first, last), files.made) for files, last in spans]
+    return [ColumnPart(files.columns, np.arange(files.first, last)) for files, last in spans]
 
 
 def _joined(arrays: Sequence[Numbers]) -> Indices:

@@ -235,7 +235,7 @@ def unpack_split(shared: bytes, packed: bytes) -> Split:
 
 
 class _Lean:
-    """Files without statistics, each group made once."""
+    """Files as they are sent, each group made once."""
 
     def __init__(self) -> None:
         self._groups: dict[int, tuple[EqualityDeleteGroup, EqualityDeleteGroup]] = {}
@@ -244,16 +244,16 @@ class _Lean:
         vector = task.deletion_vector
         return replace(
             task,
-            data_file=_without_statistics(task.data_file),
+            data_file=_as_sent(task.data_file),
             equality_deletes=tuple(map(self.group, task.equality_deletes)),
-            position_deletes=tuple(map(_without_statistics, task.position_deletes)),
-            deletion_vector=None if vector is None else _without_statistics(vector),
+            position_deletes=tuple(map(_as_sent, task.position_deletes)),
+            deletion_vector=None if vector is None else _as_sent(vector),
         )
 
     def group(self, group: EqualityDeleteGroup) -> EqualityDeleteGroup:
         if (known := self._groups.get(id(group))) is not None:
             return known[1]
-        files = tuple(map(_without_statistics, group.files))
+        files = tuple(map(_as_sent, group.files))
         lean = replace(group, files=files, covered_by=tuple(map(self.group, group.covered_by)))
         self._groups[id(group)] = group, lean
         return lean
@@ -263,16 +263,9 @@ class _Lean:
         return {id(lean): numbers[key] for key, (_, lean) in self._groups.items() if key in numbers}
 
 
-def _without_statistics(file: F) -> F:
-    return replace(
-        file,
-        lower_bounds={},
-        upper_bounds={},
-        value_counts={},
-        null_value_counts={},
-        nan_value_counts={},
-        split_offsets=(),
-    )
+def _as_sent(file: F) -> F:
+    """A file without what planning alone needs; its statistics are not pickled either."""
+    return replace(file, split_offsets=(), snapshot_id=None, sort_order_id=None)
 
 
 def _dump(value: Any, numbers: dict[int, int]) -> bytes:

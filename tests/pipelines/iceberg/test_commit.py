@@ -20,13 +20,12 @@ from nevermore.pipelines.iceberg.commit import (
 )
 from nevermore.pipelines.iceberg.manifests import (
     EntryStatus,
-    ManifestContent,
     ManifestEntry,
     NamedFiles,
     PartitionLayout,
     manifest_bytes,
     manifest_record,
-    read_manifest,
+    read_avro,
 )
 from nevermore.pipelines.iceberg.positions import (
     LAST_ORDINAL,
@@ -39,7 +38,8 @@ from nevermore.pipelines.iceberg.positions import (
 )
 from nevermore.pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
-from nevermore.scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema
+from nevermore.scan_core import DataFile, FileFormat, PartitionField, PartitionSpec, PrimitiveType, Schema
+from nevermore.scan_core.metadata import normalise_value
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 
 
@@ -213,7 +213,7 @@ def test_files_are_removed_by_path(tmp_path: Path) -> None:
     catalog, table = table_with(tmp_path, ("identity", "part"))
     (manifest,) = manifests(table)
     paths = [e["data_file"]["file_path"] for e in entries(manifest)[2]]
-    committed = RowDelta(table).commit([], {}, remove=lambda entry, _: entry.path == paths[0])
+    committed = RowDelta(table).commit([], {}, remove=lambda file: file.path == paths[0])
     assert committed.operation == "delete"
     assert len(rows_of(reloaded(catalog))) == 2
 
@@ -408,10 +408,9 @@ def test_bounds_of_manifests_tell_the_sign_of_zero(values: list[float]) -> None:
     """Readers that compare by total order, as Iceberg Java does, would not find -0.0 above a lower bound of 0.0."""
     spec = PartitionSpec(1, (PartitionField(1000, 2, "x", "identity"),))
     layout = PartitionLayout(spec, (PrimitiveType("double"),))
-    entries = [ManifestEntry(EntryStatus.ADDED, 1, 1, 1, {"record_count": 1, "partition": {"x": x}}) for x in values]
-    record = manifest_record(
-        entries, ManifestContent.DATA, layout, path="m", length=1, snapshot_id=1, sequence_number=1
-    )
+    files = [DataFile("a", FileFormat.PARQUET, 1, (normalise_value(x, layout.types[0]),), 1, 1) for x in values]
+    entries = [ManifestEntry(EntryStatus.ADDED, 1, file) for file in files]
+    record = manifest_record(entries, 0, layout, path="m", length=1, snapshot_id=1, sequence_number=1)
     (summary,) = record["partitions"]
     bounds = [struct.unpack("<d", summary[f"{end}_bound"])[0] for end in ("lower", "upper")]
     assert [math.copysign(1, bound) for bound in bounds] == [-1, 1]
@@ -421,13 +420,11 @@ def test_bounds_of_manifests_tell_the_sign_of_zero(values: list[float]) -> None:
 def test_partitions_of_nanoseconds_are_written(kind: str) -> None:
     spec = PartitionSpec(1, (PartitionField(1000, 2, "x", "identity"), PartitionField(1001, 2, "gone", "void")))
     layout = PartitionLayout(spec, (PrimitiveType(kind), PrimitiveType(kind)))
-    record = {"content": 0, "file_path": "a", "file_format": "PARQUET", "record_count": 1, "file_size_in_bytes": 1}
-    partition = {"x": 1_700_000_000_123_456_789, "gone": None}
-    entry = ManifestEntry(EntryStatus.ADDED, 1, 1, 1, {**record, "partition": partition})
-    data = manifest_bytes([entry], ManifestContent.DATA, layout, Schema(0, ()), 3)
-    listed = {"manifest_path": "m", "sequence_number": 1, "added_snapshot_id": 1}
-    (found,) = read_manifest(data, listed, layout)
-    assert found.data_file["partition"] == partition
+    partition = (1_700_000_000_123_456_789, None)
+    entry = ManifestEntry(EntryStatus.ADDED, 1, DataFile("a", FileFormat.PARQUET, 1, partition, 1, 1))
+    data = manifest_bytes([entry], 0, layout, Schema(0, ()), 3)
+    (found,) = read_avro(data, "m").rows
+    assert found["data_file"]["partition"] == {"x": partition[0], "gone": None}
 
 
 @pytest.mark.parametrize("version", [1, 2, 4])

@@ -11,12 +11,13 @@ import pytest
 from xxhash import xxh64_intdigest
 
 from nevermore.pipelines.errors import PublishError
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
 from nevermore.pipelines.publish.refresh import _remove_files
 from nevermore.pipelines.publish.task import PublishTask, total_report
+from nevermore.scan_core import ContentFile
 from nevermore.scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
+from nevermore.scan_core.metadata import partition_value
 from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Schema
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
 
@@ -54,7 +55,7 @@ def batches(num_rows: int = 10_000, size: int = 500) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pydict({"id": ids, "x": x, "s": [f"s{i}" if i % 4 else None for i in ids]})
 
 
-def write(folder: Path, spec: PartitionSpec = WHOLE, **changes: object) -> list[WrittenFile]:
+def write(folder: Path, spec: PartitionSpec = WHOLE, **changes: object) -> list[ContentFile]:
     with RollingWriter(target(folder), spec, layout(**changes), "run") as writer:
         writer.write(batches())
     return writer.files
@@ -78,14 +79,13 @@ def test_rows_are_gathered_to_row_groups_of_either_size(tmp_path: Path) -> None:
 
 def test_statistics_are_complete_over_all_row_groups(tmp_path: Path) -> None:
     (file,) = write(tmp_path)
-    metrics = file.metrics
     assert file.record_count == 10_000
-    assert metrics.nan_value_counts == {2: 1_000}
-    assert metrics.null_value_counts == {1: 0, 2: 0, 3: 2_500, 4: 10_000}
-    assert metrics.value_counts == dict.fromkeys((1, 2, 3, 4), 10_000)
-    assert metrics.lower_bounds[1] == (0).to_bytes(8, "little")
-    assert metrics.upper_bounds[1] == (9_999).to_bytes(8, "little")
-    assert len(metrics.split_offsets) == 10
+    assert file.nan_value_counts == {2: 1_000}
+    assert file.null_value_counts == {1: 0, 2: 0, 3: 2_500, 4: 10_000}
+    assert file.value_counts == dict.fromkeys((1, 2, 3, 4), 10_000)
+    assert file.lower_bounds[1] == (0).to_bytes(8, "little")
+    assert file.upper_bounds[1] == (9_999).to_bytes(8, "little")
+    assert len(file.split_offsets) == 10
 
 
 def test_pages_bloom_filters_and_codec_are_those_of_the_layout(tmp_path: Path) -> None:
@@ -175,7 +175,10 @@ def test_partitions_of_floats_are_told_apart_by_their_bits_however_many_batches_
     spec = PartitionSpec(1, (PartitionField(1000, 2, "x", "identity"),))
     with RollingWriter(target(tmp_path), spec, layout(row_group_rows=1), "run") as writer:
         writer.write(pa.RecordBatch.from_pydict({"x": [value]}) for value in [0.0, -0.0, math.nan, None] * 3)
-    found = {str(f.partition[0]): pq.ParquetFile(f.path).read()["x"].to_pylist() for f in writer.files}
+    found = {
+        str(partition_value(f.partition[0], PrimitiveType("double"))): pq.ParquetFile(f.path).read()["x"].to_pylist()
+        for f in writer.files
+    }
     assert len(writer.files) == 4
     assert {name: list(map(str, values)) for name, values in found.items()} == {
         name: [name] * 3 for name in ("0.0", "-0.0", "nan", "None")

@@ -1,7 +1,8 @@
 import datetime as dt
 import errno
+import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from xxhash import xxh64_intdigest
 
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.iceberg.table_writer import WriterOptions, WriteTarget, check_key, write_deletes, write_rows
+from nevermore.scan_core import ContentFile, DeleteFile
 from nevermore.scan_core.files.parquet.bloom import block_bits, parse_bloom_filter
 from nevermore.scan_core.model.schema import NestedField, Schema, parse_type
 from nevermore.scan_core.model.snapshot import PartitionField, PartitionSpec
@@ -29,7 +30,7 @@ def target_in(folder: Path, columns: dict[str, str] = COLUMNS, **options: Any) -
     return WriteTarget(Schema(0, fields), f"file://{folder}/data", Storage(), WriterOptions(**options))
 
 
-def local(file: WrittenFile) -> str:
+def local(file: ContentFile) -> str:
     return file.path.removeprefix("file://")
 
 
@@ -74,14 +75,14 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
 def test_rule_25_delete_file_holds_only_sorted_keys_with_bounds_and_counts(tmp_path: Path) -> None:
     keys = pa.table({"id": [5, 3, None, 9], "sku": ["b", "a", "c", None], "extra": [0, 0, 0, 0]})
     (file,) = write_deletes(keys, target_in(tmp_path), UNPARTITIONED, (2, 1))
-    assert file.content is FileContent.EQUALITY_DELETES
+    assert isinstance(file, DeleteFile)
     assert file.equality_ids == (1, 2)
     written = pq.read_table(local(file))
     assert written.column_names == ["id", "sku"]
     assert written["id"].to_pylist() == [3, 5, 9, None]
-    assert file.metrics.null_value_counts == {1: 1, 2: 1}
-    assert file.metrics.lower_bounds[1] == (3).to_bytes(8, "little")
-    assert file.metrics.upper_bounds[2] == b"c"
+    assert file.null_value_counts == {1: 1, 2: 1}
+    assert file.lower_bounds[1] == (3).to_bytes(8, "little")
+    assert file.upper_bounds[2] == b"c"
     encodings = pq.read_metadata(local(file)).row_group(0).column(0).encodings
     assert "DELTA_BINARY_PACKED" in encodings
     assert not any("DICTIONARY" in e for e in encodings)
@@ -183,3 +184,12 @@ def test_deletes_without_a_key_column_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="keys of deletes lack the column sku; they have id"):
         write_deletes(pa.table({"id": [1]}), target_in(tmp_path), UNPARTITIONED, [1, 2])
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_what_a_task_writes_arrives_whole_and_what_it_reads_is_sent_without_statistics(tmp_path: Path) -> None:
+    (file,) = write_rows(rows(3), target_in(tmp_path), UNPARTITIONED)
+    arrived = pickle.loads(pickle.dumps(file))  # noqa: S301 - of this test
+    assert [getattr(arrived, f.name) for f in fields(file)] == [getattr(file, f.name) for f in fields(file)]
+    assert file.lower_bounds
+    sent = pickle.dumps(replace(file, data_sequence_number=1))
+    assert not pickle.loads(sent).lower_bounds  # noqa: S301

@@ -28,7 +28,6 @@ from nevermore.pipelines.errors import ConfigError, PipelineError, SchemaConflic
 from nevermore.pipelines.iceberg import storage
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, upgrade
-from nevermore.pipelines.iceberg.file_metrics import FileContent, FileMetrics, WrittenFile
 from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from nevermore.pipelines.iceberg.table_writer import check_key, write_deletes, write_rows
 from nevermore.pipelines.maintain import compact as module
@@ -42,7 +41,7 @@ from nevermore.pipelines.maintain.compact import (
     compact,
     compact_mirror,
 )
-from nevermore.scan_core import DataFile, FileFormat, FileScanTask, PartitionSpec
+from nevermore.scan_core import DataFile, DeleteContent, DeleteFile, FileFormat, FileScanTask, PartitionSpec
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
 from tests.pipelines.maintain.test_adoption_of_others import copied
 from tests.pipelines.project import Project, event, product
@@ -182,7 +181,7 @@ def delete_positions(catalog: Any, positions: dict[str, list[int]]) -> None:
     local = path.removeprefix("file://")
     pq.write_table(pa.table([[p for p, _ in pairs], [n for _, n in pairs]], schema=schema), local)
     size = Path(local).stat().st_size
-    file = WrittenFile(path, FileContent.POSITION_DELETES, 0, (), len(pairs), size, FileMetrics())
+    file = DeleteFile(path, FileFormat.PARQUET, 0, (), len(pairs), size, content=DeleteContent.POSITION)
     delta.commit([file], {})
 
 

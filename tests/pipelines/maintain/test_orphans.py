@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Any:
 def append(table: Any, key: int, *, replace: bool = False) -> str:
     delta = RowDelta(table)
     files = write_rows(pa.table({"id": [key]}), delta.target, delta.default_spec)
-    delta.commit(files, {}, remove=(lambda _entry, _spec: True) if replace else None)
+    delta.commit(files, {}, remove=(lambda _file: True) if replace else None)
     return str(files[0].path)
 
 

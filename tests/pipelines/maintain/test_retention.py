@@ -113,7 +113,7 @@ def test_data_files_that_were_replaced_go(tmp_path: Path) -> None:
 def append(table: Any, key: int, *, replace: bool = False, **properties: str) -> str:
     delta = RowDelta(table)
     files = write_rows(pa.table({"id": [key]}), delta.target, delta.default_spec)
-    delta.commit(files, properties, remove=(lambda _entry, _spec: True) if replace else None)
+    delta.commit(files, properties, remove=(lambda _file: True) if replace else None)
     return str(files[0].path)
 
 

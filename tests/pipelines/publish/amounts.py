@@ -11,7 +11,6 @@ from nevermore.pipelines.config.project import parse
 from nevermore.pipelines.config.published import PublishedPartition
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.file_metrics import WrittenFile
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import FileLayout, RollingWriter
 from nevermore.pipelines.publish.publish_commit import (
@@ -23,7 +22,7 @@ from nevermore.pipelines.publish.publish_commit import (
     StagedSnapshot,
 )
 from nevermore.pipelines.publish.state import SOURCES, appended, partitions_json, remembered
-from nevermore.scan_core import open_table
+from nevermore.scan_core import ContentFile, open_table
 
 NAME = "shop.published"
 KEYS = 5
@@ -73,7 +72,7 @@ class Project:
         )
         told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
 
-        def write(delta: RowDelta) -> list[WrittenFile]:
+        def write(delta: RowDelta) -> list[ContentFile]:
             with RollingWriter(delta.target, delta.default_spec, LAYOUT, run) as writer:
                 writer.write(table.to_batches())
             return list(writer.files)

@@ -204,7 +204,7 @@ def test_rule_06_vector_with_a_flipped_bit_is_refused(tmp_path: Path, place: int
 
 
 def test_encrypted_delete_files_are_not_supported(tmp_path: Path) -> None:
-    file = replace(equality_file(tmp_path / "d.parquet", {"id": [1]}, [1]), is_encrypted=True)
+    file = replace(equality_file(tmp_path / "d.parquet", {"id": [1]}, [1]), key_metadata=b"key")
     with pytest.raises(UnsupportedError, match="encrypted"):
         kept(task_for(file), [1])
 

@@ -145,7 +145,7 @@ def check_files(data: st.DataObject, where: Sql) -> None:
             kept.append(file.path)
         else:
             one_by_one.data_files[reason].add(file.path, num_bytes=file.file_size_bytes)
-    found = pruner(where.spark, spec_of(fields), options).prune(ColumnPart(columns, rows, None), together)
+    found = pruner(where.spark, spec_of(fields), options).prune(ColumnPart(columns, rows), together)
     assert [found.file(i).path for i in range(len(found))] == kept
     assert together == one_by_one
     assert list(together.data_files) == list(one_by_one.data_files)
