@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -394,20 +394,11 @@ class Cover:
         return bisect_left(self.index.sequence_numbers, sequence_number)
 
 
-class Sized(Protocol):
-    """A value that can be cached: it states the memory it holds and can be referenced weakly."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory held."""
-        ...
-
-
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T")
 
 
 class DeleteCache:
-    """A least-recently-used cache; each caller states the number of bytes it may hold."""
+    """A least-recently-used cache of what states its `num_bytes` and can be referenced weakly; each caller states the number of bytes it may hold."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -446,7 +437,7 @@ class DeleteCache:
         metrics.delete_index_hits += not is_new
         return entry
 
-    def hold(self, entry: Sized, owner: object) -> None:
+    def hold(self, entry: Any, owner: object) -> None:
         """Keep the entry that was used last for as long as its owner lives, such as a group of a scan that goes on.
 
         However little is to be cached, the next file of the scan needs it again.
@@ -475,7 +466,7 @@ class DeleteCache:
         self._kept.forget_threads()
         self._building.forget_threads()
 
-    def _keep(self, key: Hashable, entry: Sized, limit_bytes: int) -> None:
+    def _keep(self, key: Hashable, entry: Any, limit_bytes: int) -> None:
         if limit_bytes > 0:
             self._kept.get(key, lambda: entry, limit_bytes)
 
