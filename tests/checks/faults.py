@@ -14,6 +14,7 @@ import pytest
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
 from nevermore.scan_core.deletes.filter import EqualityFilter
 from nevermore.scan_core.plan import delete_index, planner
+from nevermore.scan_core.plan.file_set import ObjectPart
 from nevermore.scan_core.scan import Scan
 from tests.checks.mirror_tables import MirrorTables
 from tests.support.table_builder import BuiltFile
@@ -363,6 +364,11 @@ def swap_logged(tables: MirrorTables, new: BuiltFile) -> None:
 # -- the engine --------------------------------------------------------------------------------------------------------
 
 
+def plan_objects(patch: pytest.MonkeyPatch) -> None:
+    """Let the planner take files as objects, which were changed, not as the columns of their manifests."""
+    patch.setattr(planner, "parts_of", lambda manifests: [ObjectPart([*files]) for files in manifests])
+
+
 def change_deletes(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
     """Let the planner see other delete files."""
     read = planner.read_delete_manifests
@@ -371,6 +377,7 @@ def change_deletes(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> N
         return [[c for c in map(change, files) if c is not None] for files in read(*arguments, **options)]
 
     patch.setattr(planner, "read_delete_manifests", changed)
+    plan_objects(patch)
 
 
 @fault("engine", "no delete file is read", EQUALS, DELETED, UNIQUE)
@@ -444,6 +451,7 @@ def change_files(patch: pytest.MonkeyPatch, change: Callable[[list[Any]], list[A
     patch.setattr(
         planner, "read_data_manifests", lambda *given, **options: [change(list(f)) for f in read(*given, **options)]
     )
+    plan_objects(patch)
 
 
 def lose_the_last_row(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from nevermore.checks.subject import Subject
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core.deletes.filter import EqualityFilter
 from nevermore.scan_core.plan import delete_index, planner
-from tests.checks.faults import FAULTS, Fault
+from tests.checks.faults import FAULTS, Fault, plan_objects
 from tests.checks.mirror_tables import (
     MirrorTables,
     key_is_unique,
@@ -81,6 +81,7 @@ def test_engine_that_deletes_rows_of_the_same_commit_is_found(tmp_path: Path, mo
         return [[replace(f, data_sequence_number=f.data_sequence_number + 1) for f in files] for files in manifests]
 
     monkeypatch.setattr(planner, "read_delete_manifests", one_later)
+    plan_objects(monkeypatch)
     found = failing(tables.subject())
     assert found.keys() == {"equals", "lost"}
     assert {"id": 4, "region": "us"} in found["lost"].offending_keys
