@@ -98,7 +98,7 @@ peers: $(READY) ## Install the engines that the benchmarks run beside ours
 	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 
-BENCHMARKS := count_and_aggregate needle object_store bitmap_index select_star filter_passes_all memory_cap cold_start planning large_metadata filters subfields ingest_decode ingest_to_mirror kafka_stream postgres_load postgres_stream convert merge commit_cost incremental_publish checked_publish check_memory publish_reads spark_dataframe runtime_filter spark_join against_engines
+BENCHMARKS := count_and_aggregate needle object_store bitmap_index select_star filter_passes_all memory_cap cold_start planning large_metadata filters subfields ingest_decode ingest_to_mirror kafka_stream postgres_load postgres_stream check_source convert merge commit_cost incremental_publish checked_publish check_memory publish_reads spark_dataframe runtime_filter spark_join against_engines
 
 bench: $(READY) ## Compare everything with the decode floor and the installed peers, write benchmarks/ratios.json
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done

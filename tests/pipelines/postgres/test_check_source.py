@@ -260,3 +260,16 @@ def test_the_command_and_dagster_compare_with_the_database(shop: Any, capsys: py
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.ERROR)
     off = project_definitions(shop.config("items", checks={"mirror_equals_source": "off"}))
     assert not off.resolve_all_job_defs() or "source_check_job" not in {job.name for job in off.resolve_all_job_defs()}
+
+
+def test_rows_of_deleted_keys_are_kept_where_the_mirror_keeps_them(shop: Any) -> None:
+    config = items(shop, soft_delete=True)
+    lose(shop, config, "DELETE FROM items WHERE n IN (7, 8)", "UPDATE items SET body = 'new' WHERE n = 9")
+    assert resync(config, ["shop.items", "--keys", "1..9"]) == 0
+    rows = {row["id"]: row for row in shop.mirror(config, "items").to_pylist()}
+    assert [(rows[n]["body"], rows[n]["_deleted"]) for n in (7, 8, 9)] == [
+        ("row 7", True),
+        ("row 8", True),
+        ("new", False),
+    ]
+    assert mirror_equals_source(config, "shop.items").passed
