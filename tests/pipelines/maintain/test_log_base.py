@@ -452,7 +452,11 @@ def test_later_changes_in_the_files_of_a_base_stay(project: Project, monkeypatch
     passes_checks(project)
 
 
-def test_there_is_no_way_back_behind_an_erasure_though_the_log_has_all_later_changes(tmp_path: Path) -> None:
+def test_there_is_no_way_back_behind_an_erasure_though_the_log_has_all_later_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure expires older snapshots at its end, also those that never had the row; this one is interrupted before."""
+    monkeypatch.setattr("nevermore.pipelines.maintain.erase._Run._expire", lambda *_: None)
     project = Project(tmp_path, {NAME: {"key": ["id"]}})
     project.land("0.jsonl", [event("c", product(1)), event("t"), event("c", product(2))])
     project.run()
@@ -460,13 +464,11 @@ def test_there_is_no_way_back_behind_an_erasure_though_the_log_has_all_later_cha
     project.run()
     config = config_of(project)
     erase(open_catalog(config), config, NAME, "id = 1", is_dry=False)
-    older = [s.snapshot_id for s in project.table(NAME).metadata.snapshots]  # those that never had the row
+    older, *_ = (s.snapshot_id for s in project.table(NAME).metadata.snapshots)
     rows = project.rows()
-    assert len(older) > 1
-    for snapshot_id in older[:-1]:
-        with pytest.raises(PositionLostError, match="ordinal 4"):
-            roll_back(open_catalog(config), config, NAME, snapshot_id=snapshot_id, before=None)
-        assert project.run().exit_code == 0
+    with pytest.raises(PositionLostError, match="ordinal 4"):
+        roll_back(open_catalog(config), config, NAME, snapshot_id=older, before=None)
+    assert project.run().exit_code == 0
     assert project.rows() == rows
 
 
