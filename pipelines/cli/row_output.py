@@ -28,7 +28,7 @@ RENDER_ROWS = 8_192
 
 
 def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Rows as JSON-ready dictionaries, in order. Equal column names: the last one wins."""
+    """Rows as JSON-ready dictionaries, in order. The names of columns are unique."""
     for offset in range(0, table.num_rows, RENDER_ROWS):
         part = table.slice(offset, RENDER_ROWS)
         columns = [_values(_flat(column)) for column in part.columns]
@@ -258,13 +258,15 @@ def _write_csv(source: RowSource, sink: IO[bytes], null: str) -> None:
 def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(sink, source.arrow_schema, compression="zstd", write_page_checksum=True) as writer:
-        for batch in source.to_batches():
-            writer.write_batch(batch)
+    _write_with(pq.ParquetWriter(sink, source.arrow_schema, compression="zstd", write_page_checksum=True), source)
 
 
 def _write_arrow(source: RowSource, sink: IO[bytes]) -> None:
-    with pa.ipc.new_stream(sink, source.arrow_schema) as writer:
+    _write_with(pa.ipc.new_stream(sink, source.arrow_schema), source)
+
+
+def _write_with(writer: Any, source: RowSource) -> None:
+    with writer:
         for batch in source.to_batches():
             writer.write_batch(batch)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -103,13 +104,18 @@ class _Rows:
     """The result of a query, as a source of rows."""
 
     def __init__(self, rows: "pa.RecordBatchReader", failing: Callable[[], AbstractContextManager[None]]) -> None:
-        self.arrow_schema = rows.schema
+        columns, names = rows.schema.names, list[str]()
+        for name in columns:  # those of a join may be equal
+            numbered = (f"{name}_{n}" for n in count(1))
+            names.append(name if name not in names else next(n for n in numbered if n not in {*columns, *names}))
+        self.arrow_schema = rows.schema.empty_table().rename_columns(names).schema
         self._rows = rows
         self._failing = failing
 
     def to_batches(self) -> "Generator[pa.RecordBatch, None, None]":
         with self._failing():
-            yield from self._rows
+            for batch in self._rows:
+                yield batch.rename_columns(self.arrow_schema.names)
 
 
 class _Session:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
 from nevermore.pipelines.config.tables import TableConfig
@@ -21,6 +20,8 @@ from nevermore.pipelines.formats.registry import scan
 from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_to_look, sqlite_file
 from nevermore.pipelines.iceberg.warehouse import local_warehouse, write_probe
 from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
+from nevermore.pipelines.ingest.report import TableReport
+from nevermore.pipelines.ingest.table_ingest import TableIngest
 from nevermore.pipelines.sources.live import Finding
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError
@@ -58,11 +59,15 @@ def examine(config: Config) -> Iterator[Examined]:
     known = config if catalog is None else expanded(config, catalog)
     with closing(Readers()) as readers:
         for feed in feeds_of(known, [*known.tables, *known.patterns], readers):
-            positions: dict[str, str | None] = {}
+            positions: dict[str, str | None] = dict.fromkeys(feed.tables)
             try:
                 feed.check()
-                for name in feed.tables:
-                    positions[name] = None if catalog is None else ChangeLog(catalog, change_log_name(name)).position
+                for name, settings in feed.tables.items():
+                    if catalog is None:
+                        continue
+                    table = TableIngest(catalog, name, settings, TableReport(name))
+                    table.check()
+                    positions[name] = table.position
             except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
                 yield Examined(feed.source.title, Finding("tables", "failed", _said(error)))
                 continue

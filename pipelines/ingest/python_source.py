@@ -195,7 +195,15 @@ def create(config: Config, name: str, schema: Any) -> None:
 
 
 def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
-    settings = config.table(name)
+    try:
+        settings = config.table(name)
+    except ConfigError as error:
+        named = name if "." in name else f"NAMESPACE.{name}"
+        own = (
+            "" if named == name else " (an asset of Dagster is named by key_prefix, or by metadata dagster/table_name)"
+        )
+        entry = f"{named}: {{source: {{type: python}}, key: [COLUMN]}}"
+        raise ConfigError(f"{error}; a table for rows of programs is an entry of tables: {entry}{own}") from error
     if not isinstance(settings.source, PythonSource):
         raise ConfigError(
             f"{name} is filled from {settings.source.title}, so programs cannot write to it: only tables with "

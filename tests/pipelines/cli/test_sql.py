@@ -1,5 +1,6 @@
 """`nevermore sql`: a query over the tables of a config; mistakes are one message."""
 
+import csv
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ from typing import Any
 import duckdb
 import pexpect
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nevermore import open_project
@@ -52,6 +54,35 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
     plan = run("sql", text, "--config", config, "--explain")[1]
     assert '"id" > 1' in plan
     assert plan in json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["explain"] + "\n"
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("output_format", ["csv", "jsonl", "table", "parquet", "arrow"])
+def test_columns_with_equal_names_are_numbered(
+    run: Run, config: Path, tmp_path: Path, engine: str, output_format: str, request: pytest.FixtureRequest
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    columns = "a.id, b.id, a.city, b.city, 7 as id_1, b.id"
+    query = f"select {columns} from shop.customers a join shop.customers b on a.id = b.id + 1 where a.id = 2"
+    output = tmp_path / "rows"
+    given = ("--config", config, "--engine", engine, "--format", output_format, "--output", output)
+    assert run("sql", query, *given)[0] == 0
+    match output_format:
+        case "parquet":
+            rows = pq.read_table(output).to_pylist()
+        case "arrow":
+            rows = pa.ipc.open_stream(output.read_bytes()).read_all().to_pylist()
+        case "jsonl":
+            rows = [json.loads(output.read_text())]
+        case "csv":
+            rows = list(csv.DictReader(output.read_text().splitlines()))
+        case _:
+            head, _, values, *_ = output.read_text().splitlines()
+            rows = [dict(zip(head.replace("┃", " ").split(), values.replace("│", " ").split(), strict=True))]
+    expected = {"id": 2, "id_2": 1, "city": "Oslo", "city_1": "Moss", "id_1": 7, "id_3": 1}
+    assert [{k: str(v) for k, v in row.items()} for row in rows] == [{k: str(v) for k, v in expected.items()}]
+    assert list(rows[0]) == ["id", "id_2", "city", "city_1", "id_1", "id_3"]
 
 
 @pytest.mark.parametrize(

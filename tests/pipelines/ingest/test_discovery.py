@@ -14,6 +14,7 @@ from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.ingest.discovery import discover
 from nevermore.pipelines.ingest.feed_run import run_once
+from tests.pipelines.project import Project, event, product
 from tests.support.object_server import properties_of, serving, store_of
 from tests.support.rest_catalog import serving_catalog
 
@@ -235,3 +236,35 @@ def test_an_address_without_a_place_is_refused(
 ) -> None:
     assert run("init", "--from", address, "--dir", str(tmp_path)) == 2
     assert "name a folder, or a bucket" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"key": ["idd"]}, "its key was (id) and is now (idd)"),
+        ({"key": ["id", "name"]}, "its key was (id) and is now (id, name)"),
+        (
+            {"partition_by": ["bucket(2, id)"]},
+            "partition_by was [] when the table was created and is now [bucket[2](id)]",
+        ),
+        ({"soft_delete": True}, "soft_delete was false when the table was created and is now true"),
+        ({"order_by": ["name"]}, None),  # the position ordered the changes so far: no other column contradicts it
+    ],
+    ids=["misspelled", "wider key", "partitions", "soft", "order"],
+)
+def test_doctor_and_ingest_refuse_the_same_of_an_existing_table(
+    tmp_path: Path, option: dict[str, Any], said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = Project(tmp_path)
+    project.land("1.jsonl", [event("c", product(1))])
+    project.run()
+    path = tmp_path / "nevermore.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["tables"]["shop.products"] |= option
+    path.write_text(yaml.safe_dump(config))
+    for command in ("doctor", "ingest"):
+        capsys.readouterr()
+        code = run(command, "--config", str(path))
+        told = capsys.readouterr()
+        assert bool(code) == bool(said)
+        assert (said or "") in told.out + told.err
