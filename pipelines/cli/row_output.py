@@ -27,17 +27,11 @@ RENDER_ROWS = 8_192
 """Number of rows turned into Python objects at a time."""
 
 
-def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def render_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Rows as JSON-ready dictionaries, in order. The names of columns are unique."""
-    for offset in range(0, table.num_rows, RENDER_ROWS):
-        part = table.slice(offset, RENDER_ROWS)
-        columns = [_values(_flat(column)) for column in part.columns]
-        names = part.schema.names
-        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-
-
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    for offset in range(0, batch.num_rows, RENDER_ROWS):
+        columns = map(_values, batch.slice(offset, RENDER_ROWS).columns)
+        yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _values(array: pa.Array) -> list[Any]:
@@ -70,10 +64,9 @@ def _list(array: pa.Array) -> list[Any]:
 
 
 def _map(array: pa.Array) -> list[Any]:
-    entries = pa.ListArray.from_arrays(
-        array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]), mask=array.is_null()
-    )
-    return [None if row is None else {_key(entry["key"]): entry["value"] for entry in row} for row in _list(entries)]
+    entries = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+    rows = zip(_list(pa.ListArray.from_arrays(array.offsets, entries)), array.is_valid().to_pylist(), strict=True)
+    return [{_key(entry["key"]): entry["value"] for entry in row} if valid else None for row, valid in rows]
 
 
 def _key(key: Any) -> str:
@@ -84,10 +77,7 @@ def _floats(array: pa.Array) -> list[Any]:
     if not pa.types.is_float64(array.type):
         # the shortest digits of the narrow type: 0.1, not 0.10000000149011612 as after widening
         array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
-    values: list[Any] = array.to_pylist()
-    if pc.all(pc.is_finite(array)).as_py() in {True, None}:
-        return values
-    return [v if v is None or math.isfinite(v) else _special(v) for v in values]
+    return [v if v is None or math.isfinite(v) else _special(v) for v in array.to_pylist()]
 
 
 def _special(value: float) -> str:
@@ -277,7 +267,8 @@ def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     rows = _first_rows(source, TABLE_ROWS + 1)
     shown_rows = (
         [Text("NULL", style="dim") if value is None else _cell(value) for value in row.values()]
-        for row in render_rows(rows.slice(0, TABLE_ROWS))
+        for batch in rows.slice(0, TABLE_ROWS).to_batches()
+        for row in render_rows(batch)
     )
     columns = ((field.name, _is_number(field.type)) for field in rows.schema)
     console = draw_grid(columns, shown_rows, cast("IO[str]", _TEXT(sink)))

@@ -234,6 +234,8 @@ def _rows(data: Any, limit_bytes: int) -> ChangeRun | FrameRows:
 def _reader(data: Any) -> pa.RecordBatchReader:
     if isinstance(data, list):
         data = pa.Table.from_pylist(data)
+    if getattr(getattr(data, "index", None), "names", None) == [None] and data.index.dtype.kind == "i":
+        data = data.reset_index(drop=True)  # pandas: numbers of the rows that a filter left are no column
     if not hasattr(data, "__arrow_c_stream__"):
         raise SourceError(
             f"rows cannot be read from {type(data).__name__}: pass a DataFrame of pandas, Polars or Spark, a relation of "

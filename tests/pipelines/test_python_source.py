@@ -175,6 +175,13 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Projec
     assert rows_of(project) == ROWS
 
 
+def test_the_numbers_of_rows_in_pandas_are_no_column(project: Project) -> None:
+    frame = pd.DataFrame({"id": [1, 2, 3], "v": [1, 2, 3]})
+    for part in (frame[frame.id > 1], frame.sort_values("id", ascending=False), frame.set_index("id")):
+        project.upsert(NAME, part)
+    assert rows_of(project) == frame.to_dict("records")
+
+
 def test_the_last_row_of_a_key_may_win(project: Project) -> None:
     project.upsert(NAME, [{"id": 1, "v": n} for n in range(5)], keep="last")
     assert rows_of(project) == [{"id": 1, "v": 4}]

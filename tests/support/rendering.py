@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ def json_rows(rows: Iterable[Sequence[Any]]) -> list[str]:
 def rendered(table: pa.Table) -> list[str]:
     """The rows of an Arrow table in that form."""
     names = [str(i) for i in range(table.num_columns)]
-    return json_rows(list(row.values()) for row in render_rows(table.rename_columns(names)))
+    return json_rows(list(row.values()) for row in all_rows(table.rename_columns(names)))
 
 
 def matches(table: pa.Table, expected: Any) -> bool:
@@ -41,3 +41,9 @@ def _text_differences(got: list[str], wanted: list[str]) -> Iterable[str]:
         surplus = got.count(row) - wanted.count(row)
         if surplus:
             yield f"{'+' if surplus > 0 else '-'} {abs(surplus)} x {row}"
+
+
+def all_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows of all batches, as the command line renders them."""
+    for batch in table.to_batches():
+        yield from render_rows(batch)
