@@ -17,6 +17,7 @@ from nevermore.scan_core.spark.package import pack_dependencies as pack_dependen
 from nevermore.scan_core.spark.pushdown import Pushed as Pushed
 from nevermore.scan_core.spark.pushdown import PushedScans as PushedScans
 from nevermore.scan_core.spark.pushdown import TableRead as TableRead
+from nevermore.scan_core.spark.pushdown import explain_sql as explain_sql
 from nevermore.scan_core.spark.pushdown import most_read as most_read
 from nevermore.scan_core.spark.pushdown import push_down as push_down
 from nevermore.scan_core.spark.pushdown import reads_of_sql as reads_of_sql

@@ -527,6 +527,15 @@ def reads_of_sql(frame: DataFrame) -> dict[str, TableRead]:
     return found
 
 
+def explain_sql(frame: DataFrame) -> str:
+    """The text of `reads_of_sql`: what was pushed into each scan, and what is left to Spark for which reason.
+
+    Raises:
+        OptionError: as `reads_of_sql`.
+    """
+    return "\n".join(line for name, read in reads_of_sql(frame).items() for line in read.described(name))
+
+
 def _scan_of(name: str, given: "Scan | Table | str | Path") -> "Scan":
     from nevermore.scan_core.scan import Scan, Table, open_table
 
