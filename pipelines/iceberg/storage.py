@@ -39,6 +39,8 @@ def reached(point: CrashPoint) -> None:
 
 _REQUESTS = 16
 """Files of an object store that are removed at the same time: each costs a round trip."""
+_RACES = 100
+"""How often a folder is made again that another process finds empty, and removes, before a file is in it."""
 
 
 @contextmanager
@@ -80,8 +82,11 @@ class Storage:
         if not location.is_local:
             remote, inner = filesystem(location, self.io.properties)
             return remote.open_output_stream(inner)
-        Path(location.path).parent.mkdir(parents=True, exist_ok=True)
-        return pa.OSFile(location.path, "wb")
+        for _ in range(_RACES):
+            Path(location.path).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                return pa.OSFile(location.path, "wb")
+        raise FileNotFoundError(f"the folder of {path} is removed again and again")
 
     def open_input(self, path: str) -> pa.NativeFile:
         """Open a file for random access; the caller closes it."""
