@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -357,12 +356,7 @@ def staged_batches(staged: StagedRows, options: ScanOptions | None) -> Iterator[
 
 def _is_made(task: FileScanTask, staged: StagedRows) -> bool:
     """Whether a file belongs to a partition that the run has made."""
-    if staged.values is None:
-        return True
-    value = task.data_file.partition[0]
-    if isinstance(value, Decimal):  # manifests have the digits alone
-        value = int(value.scaleb(-int(value.as_tuple().exponent)))
-    return value in staged.values
+    return staged.values is None or task.data_file.partition[0] in staged.values
 
 
 def _own(plan: ScanPlan, staged: StagedRows) -> ScanPlan:
