@@ -7,7 +7,6 @@ become text by Arrow's casts, and texts of arrays and objects are joined from th
 import base64
 import json
 import uuid
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +21,12 @@ Places = npt.NDArray[np.int64]
 _SHORT_TEXT, _OBJECT, _ARRAY = 1, 2, 3
 """Basic types besides 0, a primitive value."""
 _LITERALS = ("null", "true", "false")
-_DECIMAL_BYTES = {8: 4, 9: 8, 10: 16}
+_DECIMALS = {8: pa.decimal32, 9: pa.decimal64, 10: pa.decimal128}
 _MAX_SCALE = 38
 _SCALED = 256
 """Scales are part of the type of a decimal: those of one scale are an array."""
 _BINARY, _TEXT = 15, 16
+_PIECE_BYTES = 1 << 22
 _FIXED = {
     3: pa.int8(),
     4: pa.int16(),
@@ -53,8 +53,15 @@ def variant_text(array: pa.StructArray) -> pa.StringArray:
     Raises:
         ValueError: bytes that are no variant.
     """
+    return pa.concat_arrays(_pieces(array))
+
+
+def _pieces(array: pa.StructArray) -> list[pa.StringArray]:
+    """The texts, of few bytes at a time: offsets, counts and copies take many times the memory of the values."""
+    if array.nbytes > _PIECE_BYTES and (half := len(array) // 2):
+        return _pieces(array[:half]) + _pieces(array[half:])
     texts = _texts(array, array.field("metadata"), 0).fill_null("null")
-    return pc.if_else(array.is_valid(), texts, None)
+    return [pc.if_else(array.is_valid(), texts, None)]
 
 
 def _texts(node: pa.StructArray, metadata: pa.BinaryArray, depth: int) -> pa.StringArray:
@@ -101,23 +108,29 @@ def _json(values: pa.Array) -> pa.StringArray:
     if pt.is_floating(kind):
         texts = values.cast(pa.string())
         return pc.if_else(pc.is_finite(values), texts, _quoted(texts))
-    if pt.is_fixed_size_binary(kind):
-        return _quoted(_each(values, lambda value: str(uuid.UUID(bytes=value))))
-    if pt.is_binary(kind):
-        return _quoted(_each(values, lambda value: base64.b64encode(value).decode()))
-    return _quoted(values.cast(pa.string()))
+    if pt.is_binary(kind) or pt.is_fixed_size_binary(kind):  # value by value: JSON has none, so that they are rare
+        text = base64.b64encode if pt.is_binary(kind) else lambda value: str(uuid.UUID(bytes=value))
+        return _quoted(pa.array([None if value is None else text(value) for value in values.to_pylist()], pa.string()))
+    if not pt.is_temporal(kind):
+        return _quoted(values.cast(pa.string()))
+    zone = "Z" if pt.is_timestamp(kind) and kind.tz else ""  # with a zone, Arrow writes some year for one out of range
+    texts = (values.view(pa.timestamp(kind.unit)) if zone else values).cast(pa.string())
+    if pc.any(pc.starts_with(texts, "<")).as_py():
+        raise ValueError(f"a {kind} out of range")
+    return _joined('"', texts, zone, '"')
 
 
-def _each(values: pa.Array, text: Callable[[bytes], str]) -> pa.StringArray:
-    """Value by value: JSON has neither bytes nor UUIDs, so that few variants have them."""
-    return pa.array([None if value is None else text(value) for value in values.to_pylist()], pa.string())
+def _bytes(array: pa.Array) -> tuple[Places, npt.NDArray[np.uint8]]:
+    """(offsets, bytes) of a binary array, without the bytes of rows outside of a slice."""
+    offsets, data = byte_spans(array)
+    return offsets.astype(np.int64) - offsets[0], data[offsets[0] : offsets[-1]]
 
 
 def _quoted(texts: pa.StringArray) -> pa.StringArray:
-    present = np.bincount(byte_spans(texts)[1], minlength=256)
-    for code in (ord("\\"), ord('"'), *range(32)):  # a backslash first: the others add some
-        if present[code]:
-            texts = pc.replace_substring(texts, chr(code), json.dumps(chr(code))[1:-1])
+    data = _bytes(texts)[1]
+    special = data[(data < ord(" ")) | (data == ord('"')) | (data == ord("\\"))]
+    for code in reversed(np.unique(special).tolist()):  # a backslash first: the others add some
+        texts = pc.replace_substring(texts, chr(code), json.dumps(chr(code))[1:-1])
     return _joined('"', texts, '"')
 
 
@@ -125,20 +138,17 @@ def _decoded(values: pa.BinaryArray, metadata: pa.BinaryArray, depth: int) -> pa
     """The text of each binary value."""
     known = true_flags(values.is_valid())
     rows = np.flatnonzero(known)
-    offsets, data = byte_spans(values)
-    spans = offsets.astype(np.int64)
-    texts = _Values(data, *byte_spans(metadata)).texts(spans[:-1][rows], spans[1:][rows], rows, depth)
+    spans, data = _bytes(values)
+    texts = _Values(data, *_bytes(metadata)).texts(spans[:-1][rows], spans[1:][rows], rows, depth)
     return texts.take(pa.array(np.cumsum(known) - 1, mask=~known))
 
 
 class _Values:
     """Binary values, `data`, and the bytes of their rows' metadata, which have the keys of objects."""
 
-    def __init__(
-        self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32], names: npt.NDArray[np.uint8]
-    ) -> None:
+    def __init__(self, data: npt.NDArray[np.uint8], offsets: Places, names: npt.NDArray[np.uint8]) -> None:
         self._data = data
-        self._offsets = offsets.astype(np.int64)
+        self._offsets = offsets
         self._names = names
         self._left = len(data)
 
@@ -149,20 +159,18 @@ class _Values:
             raise ValueError(f"values within each other, or in more than {MAX_TYPE_DEPTH} levels")
         headers = _numbers(self._data, starts, 1, ends)
         kinds = np.where(headers & 3, 64 + (headers & 3), headers >> 2)
-        decimal = np.flatnonzero((kinds >= min(_DECIMAL_BYTES)) & (kinds <= max(_DECIMAL_BYTES)))
+        decimal = np.flatnonzero((kinds >= min(_DECIMALS)) & (kinds <= max(_DECIMALS)))
         kinds[decimal] += _SCALED * _numbers(self._data, starts[decimal] + 1, 1, ends[decimal])
         order = np.argsort(kinds, kind="stable")
         found = [pa.array([], pa.string())]
         for kind in np.unique(kinds).tolist():
-            chosen = order[kinds[order] == kind]
+            chosen = np.flatnonzero(kinds == kind)
             given = starts[chosen] + 1, ends[chosen], headers[chosen] >> 2
             if kind in {64 + _OBJECT, 64 + _ARRAY}:
                 found.append(self._nested(*given, rows[chosen], depth, is_object=kind == 64 + _OBJECT))
             else:
                 found.append(self._primitive(kind, *given))
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
-        return pa.concat_arrays(found).take(index_array(places))
+        return pa.concat_arrays(found).take(index_array(np.argsort(order)))
 
     def _primitive(self, kind: int, begins: Places, ends: Places, header: Places) -> pa.StringArray:
         scale, kind = divmod(kind, _SCALED)
@@ -173,20 +181,14 @@ class _Values:
         if kind in {_BINARY, _TEXT}:
             found = _slices(self._data, begins + 4, _numbers(self._data, begins, 4, ends), ends)
             return _json(found if kind == _BINARY else found.cast(pa.string()))
-        if (width := _DECIMAL_BYTES.get(kind)) is not None:
-            if scale > _MAX_SCALE:
-                raise ValueError(f"a decimal with a scale of {scale}")
-            stored = np.frombuffer(self._fixed(begins + 1, width, ends), np.uint8).reshape(-1, width)
-            wide = np.repeat((stored[:, -1:] >> 7) * np.uint8(255), 16, axis=1)
-            wide[:, :width] = stored
-            return _json(pa.Array.from_buffers(pa.decimal128(38, scale), len(begins), [None, pa.py_buffer(wide)]))
-        if (fixed := _FIXED.get(kind)) is None:
-            raise ValueError(f"the unknown type {kind}")
-        stored = self._fixed(begins, fixed.bit_width // 8, ends)
-        return _json(pa.Array.from_buffers(fixed, len(begins), [None, stored]))
-
-    def _fixed(self, begins: Places, width: int, ends: Places) -> pa.Buffer:
-        return _slices(self._data, begins, np.full(len(begins), width), ends).buffers()[2]
+        if decimal := _DECIMALS.get(kind):
+            fixed, wide, begins = decimal(1, scale), pa.decimal128(38, scale), begins + 1
+        else:
+            fixed = wide = _FIXED.get(kind)
+        if fixed is None or scale > _MAX_SCALE:
+            raise ValueError(f"the unknown type {kind}, or a decimal with a scale of {scale}")
+        stored = _slices(self._data, begins, np.full(len(begins), fixed.bit_width // 8), ends).buffers()[2]
+        return _json(pa.Array.from_buffers(fixed, len(begins), [None, stored]).cast(wide))
 
     def _nested(
         self, begins: Places, ends: Places, header: Places, rows: Places, depth: int, *, is_object: bool
@@ -232,17 +234,15 @@ def _numbers(data: npt.NDArray[np.uint8], begins: Places, size: Places | int, en
     _check(begins, size, ends)
     found = np.zeros(len(begins), np.int64)
     for place in range(int(np.max(size, initial=0))):
-        found |= np.where(
-            place < size, data[np.where(place < size, begins + place, 0)].astype(np.int64) << 8 * place, 0
-        )
+        used = place < size
+        found |= np.where(used, data[np.where(used, begins + place, 0)].astype(np.int64) << 8 * place, 0)
     return found
 
 
 def _slices(data: npt.NDArray[np.uint8], begins: Places, lengths: Places, ends: Places) -> pa.BinaryArray:
     _check(begins, lengths, ends)
-    offsets = np.append(0, np.cumsum(lengths))
-    if offsets[-1] >= 2**31:
-        raise ValueError("texts of more than 2 GiB")
-    places = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[places])]
-    return pa.Array.from_buffers(pa.binary(), len(begins), buffers)
+    # every other element of an array over the same bytes; Arrow guesses the size of the copy by the first and last offset
+    offsets = np.zeros(2 * len(begins) + 2, np.int32)
+    offsets[1:-1:2], offsets[2::2], offsets[-1] = begins, begins + lengths, len(data)
+    whole = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return whole.take(index_array(np.arange(1, len(offsets) - 1, 2)))

@@ -3,7 +3,9 @@
 import datetime as dt
 import json
 import struct
+import tracemalloc
 import uuid
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nevermore.scan_core import MalformedTableError, open_table
+from nevermore.scan_core.expr import variant
 from nevermore.scan_core.expr.variant import variant_text
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -173,8 +176,55 @@ def test_shredded_parts_are_joined_again() -> None:
     assert variant_text(_shredded().slice(2, 2)).to_pylist() == variant_text(_shredded()).to_pylist()[2:4]
 
 
-_LOOP = bytes([3, 2, 0, 0, 0])
-"""An array whose two elements are the array itself, by their offsets."""
+@pytest.mark.parametrize(("offsets", "text"), [((0, 2), '["a","b"]'), ((2, 0), '["b","a"]'), ((2, 2), '["b","b"]')])
+def test_elements_lie_in_any_order(offsets: tuple[int, int], text: str) -> None:
+    value = bytes([3, 2, *offsets, 4]) + b"\x05a\x05b"
+    assert variant_text(column([(_EMPTY, value)] * 2)).to_pylist() == [text] * 2
+
+
+@pytest.mark.parametrize("size", [1, 40, 200])
+def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    plain = column([encode({"k": [1, "x"]}), None, *(encode(n) for n in range(9)), encode({"k": 1, "other": "é"})])
+    arrays = _shredded(), plain, plain.slice(3), plain.slice(0, 0)
+    wanted = [variant_text(array).to_pylist() for array in arrays]
+    monkeypatch.setattr(variant, "_PIECE_BYTES", size)
+    assert [variant_text(array).to_pylist() for array in arrays] == wanted
+
+
+@pytest.mark.parametrize("scale", [0, 1, 9, 10, 18, 19, 38])
+@pytest.mark.parametrize(("kind", "digits", "width"), [(8, 9, 4), (9, 18, 8), (10, 38, 16)])
+def test_decimals_keep_their_digits(kind: int, digits: int, width: int, scale: int) -> None:
+    numbers = [0, 1, -1, 10**digits - 1, 1 - 10**digits]
+    values = [bytes([kind << 2, scale]) + number.to_bytes(width, "little", signed=True) for number in numbers]
+    found = variant_text(column([(_EMPTY, value) for value in values])).to_pylist()
+    assert [Decimal(text) for text in found] == [Decimal(number).scaleb(-scale, Context(prec=40)) for number in numbers]
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("kind", [15, 16])
+def test_long_values_take_little_besides_their_text(kind: int, rows: int) -> None:
+    size = (16 << 20) // rows
+    array = column([(_EMPTY, bytes([kind << 2]) + size.to_bytes(4, "little") + b"x" * size)] * rows)
+    tracemalloc.start()
+    try:
+        text = variant_text(array)
+        peak = tracemalloc.get_traced_memory()[1]  # of NumPy and Python
+    finally:
+        tracemalloc.stop()
+    assert peak < (6 if rows == 1 else 2) * text.nbytes
+
+
+_OUTSIDE = {
+    f"{kind} {number}": (part, number.to_bytes(width, "little", signed=True), kind)
+    for part, width, kind, numbers in (
+        (11, 4, pa.date32(), (-(2**31), 2**31 - 1)),
+        (12, 8, pa.timestamp("us", "UTC"), (-(2**63), 2**63 - 1)),
+        (13, 8, pa.timestamp("us"), (-(2**63), 2**63 - 1)),
+        (17, 8, pa.time64("us"), (-1, 86_400 * _SECOND)),
+    )
+    for number in numbers
+}
+"""Days and times that no text can tell."""
 
 
 @pytest.mark.parametrize(
@@ -194,11 +244,21 @@ _LOOP = bytes([3, 2, 0, 0, 0])
         pytest.param(b"\x01\x01\x00\xff", b"\x02\x01\x00\x00\x01\x00", id="key outside"),
         pytest.param(b"\x01\x01\x05\x02abcdef", b"\x02\x01\x00\x00\x01\x00", id="key of negative length"),
         pytest.param(_EMPTY, b"\x20\x63\x00\x00\x00\x00", id="scale"),
+        *(pytest.param(_EMPTY, bytes([kind << 2]) + stored, id=name) for name, (kind, stored, _) in _OUTSIDE.items()),
     ],
 )
 def test_damaged_values_are_refused(metadata: bytes, value: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  whatever the fault is
         variant_text(column([(metadata, value)]))
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_damaged_values_of_a_column_are_refused(name: str) -> None:
+    _, stored, kind = _OUTSIDE[name]
+    typed = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(stored)])
+    metadata, value = pa.array([_EMPTY]), pa.array([None], pa.binary())
+    with pytest.raises(ValueError, match=f"a {str(kind)[:4]}.* out of range"):
+        variant_text(pa.StructArray.from_arrays([metadata, value, typed], ["metadata", "value", "typed_value"]))
 
 
 @settings(max_examples=300, deadline=None)
