@@ -293,7 +293,7 @@ class RowDelta:
     def __init__(self, table: "Table", options: WriterOptions | None = None) -> None:
         self.table = table
         self.storage = storage_of(table)
-        self._facts = open_current(table).metadata
+        self._facts = open_current(table, is_written=True).metadata
         self.schema: Schema = self._facts.schema
         self.specs: dict[int, PartitionSpec] = {**self._facts.specs}
         self.default_spec: PartitionSpec = self.specs[self._facts.default_spec_id]
@@ -471,7 +471,7 @@ class RowDelta:
             return False
         for snapshot in ancestors(self.table):
             if snapshot.snapshot_id == self.base_snapshot_id:
-                self._facts = open_current(self.table).metadata
+                self._facts = open_current(self.table, is_written=True).metadata
                 self.base_snapshot_id = metadata.current_snapshot_id
                 return True
             if snapshot.summary is None or snapshot.summary.operation.value != "replace":

@@ -503,8 +503,13 @@ class ResolvedKeys:
         everywhere = PartitionSpec(
             max(delta.specs) + 1, ()
         )  # of deletes that apply to all partitions and are never committed
-        facts = replace(delta.facts, specs={**delta.specs, everywhere.spec_id: everywhere})
-        table = replace(open_table(delta.table), metadata=facts)
+        table = open_table(delta.table)
+        facts = replace(
+            delta.facts,
+            schemas={**table.metadata.schemas, **delta.facts.schemas},
+            specs={**delta.specs, everywhere.spec_id: everywhere},
+        )
+        table = replace(table, metadata=facts)
         number = facts.last_sequence_number + 1
         # Rewrites may have moved rows to another partition spec, out of reach of their deletes (rule 27).
         place: dict[str, Any] = {} if self._is_first else {"spec_id": everywhere.spec_id, "partition": ()}

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
 
 
-def open_current(table: "CatalogTable") -> "Table":
-    """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots."""
+def open_current(table: "CatalogTable", *, is_written: bool = False) -> "Table":
+    """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots.
+
+    Args:
+        table: the table.
+        is_written: open it for a commit, which needs only the current schema, if that has all columns of the specs.
+    """
     from pyiceberg.typedef import IcebergBaseModel
 
     facts = table_facts(table)
@@ -26,7 +31,15 @@ def open_current(table: "CatalogTable") -> "Table":
     location, properties = facts
     metadata: Any = table.metadata
     current = current_snapshot(table)
-    kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    kept: dict[str, Any] = {
+        "snapshots": [] if current is None else [current],
+        "snapshot_log": [],
+        "metadata_log": [],
+        "refs": {},
+    }
+    sources = {field.source_id for spec in metadata.partition_specs for field in spec.fields}
+    if is_written and sources <= {*table.schema().field_ids}:
+        kept["schemas"] = [table.schema()]
     shown = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []})
     # PyIceberg itself refuses to write that of format version 3, although it knows all of it
     text = IcebergBaseModel.model_dump_json(shown).encode()

@@ -117,13 +117,21 @@ def common_snapshots(
         source = config.tables[names[0]].source
         logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
         recorded = [moment for moment in moments_of(catalog, logs) if moment.reached.keys() >= {*names}]
-        known = [*recorded, *_logged(catalog, {name: change_log_name(name) for name in names}, until_ms)]
+        known = recorded
+        if (
+            not recorded or until_ms == inf
+        ):  # positions in common alone say nothing of tables without changes in between
+            known = [*recorded, *_logged(catalog, {name: change_log_name(name) for name in names}, until_ms)]
         known.sort(key=lambda m: -sum(m.reached[name] for name in names))
         shown = (snapshots_at(moment, {name: mirrors[name] for name in names}, until_ms) for moment in known)
         if (pinned := next(filter(None, shown), None)) is None:
+            what = f"{' and '.join(names)} are of one database, and"
             raise SourceError(
-                f"{' and '.join(names)} are of one database, and there is no commit of which all of them have a snapshot: run "
+                f"{what} there is no commit of which all of them have a snapshot: run "
                 "nevermore ingest for all tables of the database, and fix those that fail first"
+                if until_ms == inf
+                else f"{what} it is not known which of their snapshots are of one commit at that time: ask for a later "
+                "time, or for each table alone"
             )
         found |= {n: s for n, s in pinned.items() if s != mirrors[n].metadata.current_snapshot_id}
     return found

@@ -414,7 +414,7 @@ class Publication:
         self, delta: RowDelta, live: LiveKeys | None, summary: Mapping[str, str], commit: Callable[..., Committed]
     ) -> tuple[tuple[ContentFile, ...], Committed]:
         """Add the snapshot as the mode requires; return its files."""
-        more: tuple[ContentFile, ...] = ()
+        more: list[ContentFile] = []
         options: dict[str, Any] = {}
         try:
             match self.target.mode:
@@ -425,7 +425,8 @@ class Publication:
                 case "append":
                     options = {"operation": "append"}
                 case "upsert":
-                    more = () if live is None else tuple(self._deletes(delta, live))
+                    for file in () if live is None else self._deletes(delta, live):
+                        more.append(file)  # noqa: PERF402 - those before an error are removed
             return (*self._files, *more), commit([*self._files, *more], summary, **options)
         except (CommitConflictError, OSError) as error:
             # after a conflict the files are committed again; a disk that is full or broken must not get fuller

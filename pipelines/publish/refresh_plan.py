@@ -359,7 +359,7 @@ class ChangedKeys:
     def _in_log(self) -> Expr:
         """Whether a change of a log may be of one of the keys; truncates are of all."""
         columns = [(name, self.rows.column(name).unique().to_pylist()) for name in self.columns.names]
-        sides = (reduce(and_, (col(f"{side}.{n}").is_in(values) for n, values in columns)) for side in ("key", "after"))
+        sides = (reduce(and_, (col(side, n).is_in(values) for n, values in columns)) for side in ("key", "after"))
         return reduce(or_, sides, col("op") == "t")
 
     def partners(self, query: PublishedQuery, schemas: Mapping[str, Schema]) -> dict[str, pa.Table]:

@@ -222,13 +222,17 @@ def _depth_above(arguments: Iterable[Expr]) -> int:
     return depth
 
 
-def col(name: str) -> Expr:
+def col(name: str, *members: str) -> Expr:
     """A column by name, or a struct member by its dotted path; an exact column name wins.
 
+    Args:
+        name: of the column.
+        members: names of members below it, which may have dots: `col("key", "i.d")`.
+
     Raises:
-        TypeError: the name is not text.
+        TypeError: a name is not text.
     """
-    return Name((_text(name, "col takes the name of a column"),))
+    return Name(tuple(_text(part, "col takes the name of a column") for part in (name, *members)))
 
 
 def lit(value: Constantish) -> Expr:

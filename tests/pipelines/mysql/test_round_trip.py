@@ -162,11 +162,11 @@ def test_load_continues_after_an_interruption(shop: Shop, monkeypatch: pytest.Mo
     begun: list[int | None] = []
     begin = mysql_load._Selection.begin
 
-    def interrupted(self: Any, after: int | None, step: int) -> tuple[int, int | None]:
+    def interrupted(self: Any, after: int | None, step: int, start: Any) -> tuple[int, int | None]:
         begun.append(after)
         if len(begun) == 4:
             raise ConnectionError("killed")
-        return begin(self, after, step)
+        return begin(self, after, step, start)
 
     monkeypatch.setattr(mysql_load._Selection, "begin", interrupted)
     assert "killed" in shop.error(config)
@@ -195,13 +195,13 @@ def test_table_that_is_altered_or_truncated_while_it_is_loaded_is_loaded_again(
         begin = mysql_load._Selection.begin
 
         def altered(
-            self: Any, after: int | None, step: int, sql: str = statement.format(table)
+            self: Any, after: int | None, step: int, start: Any, sql: str = statement.format(table)
         ) -> tuple[int, int | None]:
             nonlocal calls
             calls += 1
             if calls == 3:
                 shop.sql(sql)
-            return begin(self, after, step)  # noqa: B023 - the loop waits for it
+            return begin(self, after, step, start)  # noqa: B023 - the loop waits for it
 
         config = shop.config(table)
         with monkeypatch.context() as patch:
@@ -437,11 +437,11 @@ def test_a_load_by_any_key_goes_on_after_each_chunk(shop: Shop, monkeypatch: pyt
             moved = ", ".join(a.replace("seq", str(new + 1)) for a in assignments)
             shop.sql(f"UPDATE IGNORE t SET n = {new + 1}, {moved} WHERE n = {old}")
 
-    def killed(self: Any, after: object, step: int) -> Any:
+    def killed(self: Any, after: object, step: int, start: Any) -> Any:
         begun.append(after)
         if len(begun) % 2 == 0:
             raise KeyboardInterrupt
-        return begin(self, after, step)
+        return begin(self, after, step, start)
 
     def in_source() -> list[str]:
         return sorted(str(tuple(map(str, row))) for row in shop.sql(f"SELECT n, {listed}, v FROM t"))

@@ -129,9 +129,26 @@ def test_a_time_without_a_common_commit_is_an_error(bank: Any) -> None:
     transfer(bank, 1)
     bank.ingest(config)
     names = ["shop.checking", "shop.savings"]
-    with pytest.raises(SourceError, match="no commit of which all of them have a snapshot"):
+    with pytest.raises(SourceError, match="not known which of their snapshots are of one commit at that time"):
         Project(config).as_of(time, names)
     assert Project(config).as_of(time, names[:1])["shop.checking"].count() == ACCOUNTS
+
+
+def test_a_time_of_which_the_moments_are_gone_is_an_error(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nevermore.pipelines.iceberg.moments.RECENT_TABLES", 1)  # keeps four
+    config, names, amounts = bank.config("checking", "savings", "notes"), ["shop.checking", "shop.notes"], []
+    bank.sql("INSERT INTO notes VALUES (1)")  # and no change after the load
+    for number in range(9):
+        transfer(bank, number)
+        bank.ingest(config)
+        amounts.append((datetime.now(UTC), bank.sql("SELECT sum(amount) FROM checking")[0][0]))
+    for number, (time, amount) in enumerate(amounts):
+        if number >= 5:
+            rows = Project(config).as_of(time, names)["shop.checking"].to_table()
+            assert sum(rows.column("amount").to_pylist()) == amount
+        else:
+            with pytest.raises(SourceError, match="ask for a later time, or for each table alone"):
+                Project(config).as_of(time, names)
 
 
 def test_a_failing_mirror_holds_back_only_what_reads_it(bank: Any) -> None:

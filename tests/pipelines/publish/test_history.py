@@ -171,6 +171,16 @@ def test_a_run_makes_the_versions_of_keys_that_changed(tmp_path: Path) -> None:
     assert {name for _, _, name, operation, *_ in published(config) if operation == "u"} == {"other", "new"}
 
 
+def test_keys_of_any_name_are_found_in_the_log(tmp_path: Path) -> None:
+    config = config_of(tmp_path, key=["i.d", "k"])
+    for number, name in enumerate(["a", "b"]):
+        land_lines(tmp_path, number, {"op": "u", "after": {"i.d": 1, "k": 2, "name": name}})
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+    rows = open_table(open_catalog(config).load_table("shop.products_history")).scan().to_table()
+    assert sorted(rows.column("name").to_pylist()) == ["a", "b"]
+
+
 def test_sql_may_read_change_logs(tmp_path: Path) -> None:
     sql = "select op, count(*) as changes from change_log.shop_products group by op"
     config = config_of(tmp_path, {"shop.kinds": {"sql": sql}})
