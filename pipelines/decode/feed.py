@@ -5,6 +5,7 @@ For each table, its key, types and columns. `ingest/feeds.py` creates these fact
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cache
@@ -32,18 +33,29 @@ def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     Numbers and truth values may be text, as environment variables are.
 
     Raises:
-        ConfigError: a value of another type. It is not shown, because it may be secret.
+        ConfigError: a value of another type. It is not shown where text is wanted, because it may be secret.
     """
     values = {}
     for name, value in given.items():
         reader = _readers(kind)[name]  # type: ignore[arg-type] # types can be hashed
         plain = tuple(value) if isinstance(value, list) else value
         try:
-            is_text = isinstance(plain, str)
-            values[name] = reader.validate_strings(plain) if is_text else reader.validate_python(plain, strict=True)
+            with suppress(ValidationError):
+                plain = reader.validate_python(_spelt(plain), strict=True)
+            values[name] = reader.validate_python(plain, strict=True)
         except ValidationError as error:
-            raise ConfigError(f"{name} {wrong_value(error.errors(), may_show=False)}") from None
+            problems = error.errors()
+            may_show = all(problem["type"] != "string_type" for problem in problems)
+            raise ConfigError(f"{name} {wrong_value(problems, may_show=may_show)}") from None
     return kind(**values)
+
+
+def _spelt(value: Any) -> Any:
+    """The truth value or whole number that a text spells; other values as they are."""
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if re.fullmatch("[0-9]{1,18}", word):
+        return int(word)
+    return {"true": True, "false": False}.get(word, value)
 
 
 @cache

@@ -4,10 +4,8 @@ Detects the format of a feed, unwraps Kafka messages and routes events to tables
 this folder, an entry to `FORMATS` here, and its options to `options.py`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -60,7 +58,7 @@ from nevermore.pipelines.formats.options import OPTIONS, DebeziumOptions, full_n
 from nevermore.pipelines.formats.pgoutput import decode_pgoutput
 from nevermore.pipelines.formats.wal2json import complete_transactions, decode_wal2json
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
+from nevermore.pipelines.jsonscan.members import first_member_is, object_of, scan_objects, with_plain_names
 from nevermore.pipelines.jsonscan.spans import Members, from_binary
 from nevermore.scan_core import Mask
 
@@ -286,16 +284,8 @@ def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
     first = raw.documents.slice(0, SNIFFED_EVENTS)
     if pc.any(pc.starts_with(first, b"\0")).as_py():
         return ("debezium-avro",)
-    found = {name for document in first.to_pylist() for name in _likely_formats_of_object(_object(document))}
+    found = {name for document in first.to_pylist() for name in _likely_formats_of_object(object_of(document or b""))}
     return tuple(name for name in FORMATS if name in found)
-
-
-def _object(document: bytes | None) -> Mapping[str, Any]:
-    """An event that is a JSON object; empty for others."""
-    with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads((document or b"null").decode(errors="replace"), strict=False), dict):
-            return found
-    return {}
 
 
 def _likely_formats_of_object(event: Mapping[str, Any]) -> list[str]:

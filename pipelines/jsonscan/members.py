@@ -6,7 +6,8 @@ needs is decided in `formats/`.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -263,9 +264,21 @@ def first_member_is(documents: Documents, *names: str) -> Mask:
 def _loaded(documents: Documents, row: int) -> Any:
     """Parse one document, None if it is broken: the kernels report the error."""
     try:
-        return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes())
+        return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes(), parse_int=len)
     except (ValueError, RecursionError):
         return None
+
+
+def object_of(document: bytes) -> Mapping[str, Any]:
+    """The members of a JSON object, empty for other documents; whole numbers are some number.
+
+    They may have more digits than Python reads, and what an event is does not depend on their values.
+    """
+    with suppress(ValueError, RecursionError):
+        found = json.loads(document.decode(errors="replace"), strict=False, parse_int=len)
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def _grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:

@@ -4,7 +4,6 @@ Handles lines, arrays, pretty-printed objects, and keys followed by values, and 
 read. Documents are not interpreted here.
 """
 
-import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -19,7 +18,7 @@ from nevermore.pipelines.decode.events import MAX_RAW_BYTES, strings
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.jsonscan import object_kernels
 from nevermore.pipelines.jsonscan import value_kernels as kernels
-from nevermore.pipelines.jsonscan.members import scan_objects
+from nevermore.pipelines.jsonscan.members import object_of, scan_objects
 from nevermore.pipelines.jsonscan.spans import from_binary
 from nevermore.pipelines.sources.file_options import Layout, otherwise
 from nevermore.pipelines.sources.file_position import ReadFile
@@ -128,7 +127,7 @@ def _role(document: bytes) -> _Role:
         return _Role.EVENT  # decoding rejects it; as a key it would be lost silently
     if status != kernels.OK:
         return _Role.EITHER
-    event = json.loads(document.decode(errors="replace"), strict=False)
+    event = object_of(document)
     name = str(event["schema"].get("name")) if isinstance(event.get("schema"), dict) else ""
     if name.endswith(".Key"):
         return _Role.KEY

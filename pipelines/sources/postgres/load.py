@@ -70,9 +70,9 @@ class PostgresBatch(LiveBatch):
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         if pa.types.is_fixed_size_binary(values.type):  # uuid
-            return [value.hex() for value in values.to_pylist()]
+            return [(value or bytes(16)).hex() for value in values.to_pylist()]
         if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-            return [f"\\x{value.hex()}" for value in values.to_pylist()]
+            return [f"\\x{(value or b'').hex()}" for value in values.to_pylist()]
         texts: list[str] = values.cast(pa.string()).to_pylist()
         return texts
 

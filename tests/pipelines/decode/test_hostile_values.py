@@ -46,6 +46,22 @@ def test_hostile_values_go_to_quarantine_and_the_others_into_the_table(tmp_path:
     assert {row["id"]: row["n"] for row in project.rows()} == {0: Decimal("1.5"), 5: Decimal(0), 6: Decimal("0.1")}
 
 
+@pytest.mark.parametrize("break_", ["", "\n"], ids=["lines", "pretty"])
+@pytest.mark.parametrize("kind", ["decimal(38, 0)", "string"])
+def test_a_first_number_of_very_many_digits_harms_no_other_event(tmp_path: Path, kind: str, break_: str) -> None:
+    project = Project(tmp_path)
+    options = {"unreadable": "quarantine"}
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": options}
+    project.write({"shop.products": {"source": source, "key": ["id"], "types": {"n": kind}, "max_quarantine_ratio": 1}})
+    numbers = {1: "9" * 5_000, 2: "2", 3: "3"}
+    events = [event("c", {"id": key, "n": "@"}).replace('"@"', number) for key, number in numbers.items()]
+    project.land("1.jsonl", [text.replace("{", "{" + break_) for text in events])
+    report = the(project.run())
+    expected = numbers if kind == "string" else {2: Decimal(2), 3: Decimal(3)}
+    assert {row["id"]: row["n"] for row in project.rows()} == expected
+    assert report.rejected == 3 - len(expected)
+
+
 @pytest.mark.parametrize(
     ("scale", "unscaled", "expected"),
     [(-3, 5, "5000"), (40, 100, "1e-38"), (0, 7, "7"), (2, -150, "-1.50"), (40, 1, "1e-40"), (-1_000, 5, "5e1000"), (-2_000_000_000, 1, None)],

@@ -45,6 +45,26 @@ def test_single_event_tells_its_format(event: Event, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"ts_ms": @}', "debezium-json"),
+        ('{"payload": {"op": "c", "after": {"n": @}}}', "debezium-json"),
+        ('{"__op": "c", "n": @}', "debezium-json"),
+        ('{"type": "INSERT", "database": "d", "table": "t", "isDdl": false, "es": 1, "sql": "", "data": [{"n": @}]}', "canal-json"),
+        ('{"type": "insert", "database": "d", "table": "t", "ts": 1, "data": {"n": @}}', "maxwell-json"),
+        ('{"metadata": {"record-type": "data", "operation": "insert"}, "data": {"n": @}}', "dms"),
+        ('{"change": [{"columnvalues": [@]}]}', "wal2json"),
+        ('{"action": "C", "xid": @, "timestamp": "x"}', "wal2json"),
+        ('{"op": "I", "n": @}', "rows"),
+    ],
+    ids=["heartbeat", "envelope", "unwrapped", "canal", "maxwell", "dms", "wal2json", "commit", "rows"],
+)  # fmt: skip
+def test_numbers_of_more_digits_than_python_reads_hide_no_format(text: str, wanted: str) -> None:
+    for number in ("9" * 5_000, "-" + "9" * 5_000):
+        assert sniff(from_documents([text.replace("@", number).encode()])) == wanted
+
+
+@pytest.mark.parametrize(
     "events",
     [
         [{"id": 1, "action": "INSERT"}],

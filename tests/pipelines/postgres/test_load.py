@@ -3,14 +3,16 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
+from nevermore.pipelines.sources.postgres.load import PostgresBatch
 from nevermore.pipelines.sources.postgres.position import PostgresPosition, Visibility
 from nevermore.pipelines.sources.table_position import Chunk, KeyColumn, Load
 
@@ -219,3 +221,20 @@ def test_positions_survive_their_text() -> None:
     assert PostgresPosition.from_json(position.to_json()) == position
     assert position.reaching(2**41, {}).load is None
     assert replace(position, load=replace(load, until=0)).reaching(2**41, {}).load is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        (pa.array([b"\1" * 16, None], pa.binary(16)), ["01" * 16, "00" * 16]),
+        (pa.array([b"\1" * 16, None], pa.uuid()), ["01" * 16, "00" * 16]),
+        (pa.array([b"\1", b"", None]), [r"\x01", r"\x", r"\x"]),
+        (pa.array([b"\1", None], pa.large_binary()), [r"\x01", r"\x"]),
+        (pa.array([1, None]), ["1", None]),
+    ],
+    ids=["fixed", "uuid", "binary", "large", "integer"],
+)
+def test_keys_without_a_value_are_asked_for_as_any_text_that_the_server_reads(
+    values: pa.Array, texts: list[str]
+) -> None:
+    assert PostgresBatch.texts_of(cast("PostgresBatch", None), values) == texts

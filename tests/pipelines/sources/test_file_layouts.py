@@ -39,6 +39,29 @@ def test_layouts_are_seen_from_the_first_bytes(reader: Reader, text: str, wanted
     assert reader.run() == []
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"n":@}\n{"n":2}\n', [(1, '{"n":@}'), (2, '{"n":2}')]),
+        ('{\n"op":"c", "after":{"n":@}\n}', [(1, '{\n"op":"c", "after":{"n":@}\n}')]),
+        ('[{"n":@},\n{"n":2}]', [(1, '{"n":@}'), (2, '{"n":2}')]),
+        ('{"k":@}\t{"n":1}\n', [(1, ('{"k":@}', '{"n":1}'))]),
+        ('{\n"id":@}\n{\n"op":"c", "after":{"n":@}\n}', [(1, ('{\n"id":@}', '{\n"op":"c", "after":{"n":@}\n}'))]),
+    ],
+    ids=["lines", "documents", "array", "keyed lines", "keyed documents"],
+)
+def test_layouts_are_seen_from_numbers_of_more_digits_than_python_reads(
+    reader: Reader, text: str, wanted: list[tuple[int, Any]], sign: str
+) -> None:
+    def filled(value: Any) -> Any:
+        return tuple(map(filled, value)) if isinstance(value, tuple) else value.replace("@", sign + "9" * 5_000)
+
+    reader.write("f", filled(text))
+    expected = [(number, filled(document)) for number, document in wanted]
+    assert [(offset, document) for _, offset, document in reader.run(report_incomplete=True)] == expected
+
+
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_compressed_files_are_read(reader: Reader, suffix: str) -> None:
     data = lines(1, 2).encode() + b'{"n":3}'
