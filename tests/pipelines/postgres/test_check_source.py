@@ -97,7 +97,7 @@ def test_keys_are_loaded_again_while_others_write(shop: Any, monkeypatch: pytest
 
     monkeypatch.setattr(PostgresReader, "load", load_after_others)
     with written_and_read(shop, config, pause_seconds=10_000):
-        for begin in range(500, ROWS, 12_000):
+        for begin in range(500, ROWS, 5_000):
             resync_keys(
                 open_catalog(config), config, "shop.items", f"{begin}..{begin + 2},{begin + 500}..{begin + 5000}"
             )
