@@ -60,10 +60,9 @@ def types_of_file(rows: pa.Table) -> Mapping[str, ValueType]:
 
 def _value_type(of: AvroType) -> ValueType:
     """The value type of a part of a record, from what it is stored as and what its definition says that this means."""
-    if of.schema is not None:
-        meant = logical_type(of.schema.get("connect.name"), of.schema.get("connect.parameters") or of.schema)
-        if (meant := meant or _avro_logical(of.schema)) is not None:
-            return meant
+    meant = logical_type(of.schema.get("connect.name"), of.schema.get("connect.parameters") or of.schema)
+    if (meant := meant or _avro_logical(of.schema)) is not None:
+        return meant
     parts = [(part.name, _value_type(part.type)) for part in of.parts if (of.kind, part.type.kind) != ("union", "null")]
     match of.kind:
         case "union" if len(parts) < 2:
@@ -133,7 +132,7 @@ def reader_of(document: str) -> "AvroReader":
         schema = load_schema(document)
         values = AvroValues.of(parse_record(schema, physical=True))
         return AvroReader(values, {field.name: _value_type(field.type) for field in values.fields})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
 
 

@@ -5,7 +5,7 @@ and these become Arrow columns. Containers are read in `avro_container.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class AvroType:
         min_bytes: the fewest bytes a value can take.
         nullable: whether it is null or a union with null.
         parts: fields of a record, branches of a union, key and value of a map, element of an array, or what raw bytes hold.
-        schema: the definition of a type that is not a mere name.
+        schema: the definition of a type that is not a mere name, with what the definitions around it add.
         finish: from the column of the type as stored to that of the type meant; None if they are the same.
     """
 
@@ -55,7 +55,7 @@ class AvroType:
     min_bytes: int
     nullable: bool = False
     parts: tuple["AvroField", ...] = ()
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[pa.Array], pa.Array] | None = None
 
 
@@ -93,8 +93,8 @@ class Wanted(NamedTuple):
         Raises:
             AvroError: it is required and is not there.
         """
-        for place, field in enumerate(fields):
-            if field.field_id == self.field_id or (field.field_id is None and field.name in self.names):
+        for place, part in enumerate(fields):
+            if part.field_id == self.field_id or (part.field_id is None and part.name in self.names):
                 return place
         if self.required:
             raise AvroError(f"its schema lacks the field {self.names[0]} ({self.field_id})")
@@ -269,9 +269,9 @@ class _Parser:
                 self._field("key", schema, "key-id", "string", depth),
                 self._field("value", schema, "value-id", schema.get("values"), depth),
             )
-        if isinstance(kind, str) and kind not in self._named:
+        if str(kind) in _PLAIN:
             return self._primitive(kind, schema)
-        return self.type(kind, depth + 1)
+        return replace(found := self.type(kind, depth + 1), schema={**schema, **found.schema})
 
     def _reference(self, name: str, depth: int) -> AvroType:
         if name in self._open:
@@ -330,7 +330,7 @@ class _Parser:
         meant = pa.map_(key.arrow().with_nullable(False), value.arrow())
         return _several("map", meant, (key, value))
 
-    def _primitive(self, kind: str, schema: Mapping[str, Any]) -> AvroType:
+    def _primitive(self, kind: Any, schema: Mapping[str, Any]) -> AvroType:
         if kind not in _PLAIN:
             raise AvroError(f"its schema has the unknown type {kind!r:.60}")
         stored, least = _PLAIN[kind]
@@ -630,8 +630,9 @@ class _Compiler:
             case "bytes" | "string":
                 return partial(_bytes if kind.kind == "bytes" else _text, slot=self._step(steps.SIZED))
             case "int" | "long" | "enum":
-                symbols = None if kind.schema is None else kind.schema.get("symbols")
-                return partial(_integers, slot=self._step(steps.LONG), kind=kind.kind, symbols=symbols)
+                return partial(
+                    _integers, slot=self._step(steps.LONG), kind=kind.kind, symbols=kind.schema.get("symbols")
+                )
             case _:
                 width = kind.min_bytes
                 return partial(_fixed, slot=self._step(steps.FIXED, width), kind=kind.kind, width=width)

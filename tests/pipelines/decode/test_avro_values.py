@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.decode.avro import reader_of
-from nevermore.pipelines.errors import WideBatchError
+from nevermore.pipelines.errors import SourceError, WideBatchError
 from nevermore.scan_core.metadata import avro_values
 from tests.pipelines.decode.avro_schemas import Schemas
 from tests.support.avro_edit import encode_long
@@ -271,3 +271,42 @@ def test_types_of_a_union_with_the_same_name_have_their_full_names() -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "u", "type": branches}]}
     table, _ = reader_of(json.dumps(schema)).read(pa.array([b"\2x"], pa.binary()))
     assert table.to_pylist() == [{"u": {"a.f": None, "b.f": b"x"}}]
+
+
+FIXED = {"type": "fixed", "name": "f", "size": 8}
+MILLIS = {"logicalType": "timestamp-millis"}
+CONNECT = {"connect.name": "io.debezium.time.Timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "around"),
+    [
+        ({"type": "long"}, MILLIS),
+        ({"type": {"type": "long"}}, MILLIS),
+        ({"type": "long", "connect.version": 1}, CONNECT),
+        (["null", "long"], CONNECT),
+        ({"type": "bytes"}, {"logicalType": "decimal", "precision": 9, "scale": 2}),
+        ({"type": "string"}, {"logicalType": "uuid"}),
+        (FIXED, {"logicalType": "decimal", "precision": 9, "scale": 2}),
+    ],
+    ids=["logical", "twice", "connect", "union", "decimal", "uuid", "fixed"],
+)
+def test_what_is_said_around_a_type_counts_as_if_said_in_it(kind: Any, around: dict[str, Any]) -> None:
+    def type_of(schema: Any) -> Any:
+        document = {"type": "record", "name": "r", "fields": [{"name": "a", "type": schema}]}
+        return reader_of(json.dumps(document)).types["a"]
+
+    inner = kind if isinstance(kind, dict) and isinstance(kind["type"], str) else {"type": "long"}
+    assert type_of({"type": kind, **around}) == type_of({**inner, **around}) != type_of(kind)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 5_000])
+@pytest.mark.parametrize("name", ["precision", "scale"])
+def test_a_decimal_of_no_size_is_an_error_that_shows_the_schema(name: str, number: str) -> None:
+    kind = '{"type": "bytes", "logicalType": "decimal", "precision": 5, "NAME": @}'.replace("NAME", name)
+    with pytest.raises(SourceError, match="an Avro schema that cannot be read"):
+        reader_of(
+            '{"type": "record", "name": "r", "fields": [{"name": "a", "type": KIND}]}'.replace(
+                "KIND", kind.replace("@", number)
+            )
+        )
