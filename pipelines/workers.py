@@ -19,7 +19,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_POOL: ContextVar[ThreadPoolExecutor | None] = ContextVar("workers", default=None)
+POOL: ContextVar[ThreadPoolExecutor | None] = ContextVar("workers", default=None)
 """The threads of this run; None does everything in turn, as do the threads themselves: none waits for another."""
 _THREADS: ContextVar[int] = ContextVar("threads", default=1)
 
@@ -31,11 +31,11 @@ def workers(threads: int) -> Iterator[None]:
         yield
         return
     with ThreadPoolExecutor(threads, "nevermore-worker") as pool:
-        chosen, number = _POOL.set(pool), _THREADS.set(threads)
+        chosen, number = POOL.set(pool), _THREADS.set(threads)
         try:
             yield
         finally:
-            _POOL.reset(chosen)
+            POOL.reset(chosen)
             _THREADS.reset(number)
 
 
@@ -44,14 +44,14 @@ def num_threads() -> int:
     return _THREADS.get()
 
 
-def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator[T]:
-    """The results of tasks in their order, of which up to `most` (default: as many as there are threads) run ahead of the caller.
+def ahead(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of tasks in their order, of which as many as there are threads run ahead of the caller.
 
     Raises:
         Exception: what a task raises, or `tasks` itself, in its turn. Tasks that have begun end before this does.
     """
-    pool, most = _POOL.get(), most or num_threads()
-    if pool is None or most <= 1:
+    pool = POOL.get()
+    if pool is None:
         for task in tasks:
             yield task()
         return
@@ -66,7 +66,7 @@ def ahead(tasks: Iterable[Callable[[], T]], most: int | None = None) -> Iterator
                 break
             except Exception as error:  # noqa: BLE001 - raised in its turn
                 failure = error
-            if len(begun) > most:
+            if len(begun) > num_threads():
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()

@@ -9,12 +9,11 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.changes.change_log import ChangeLog
@@ -45,7 +44,7 @@ from nevermore.pipelines.ingest.table_patterns import chosen_names, unmatched_pa
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.watch import span
-from nevermore.pipelines.workers import ahead, num_cores, workers
+from nevermore.pipelines.workers import POOL, num_cores, workers
 from nevermore.scan_core import ScanError
 from nevermore.scan_core.io import remove_leftovers
 
@@ -136,21 +135,28 @@ class FeedRun:
         """
         reading = Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
+        passed: Counter[str] = Counter()  # by the thread that reads
         try:
             engine = feed.choose_engine(position, [table.report for table in tables])
             if engine == "spark":
                 self._read_on_spark(reading)
             else:
-                found = feed.batches(position, feed.applied_lines(tables), self._count_skipped)
+                found = feed.batches(
+                    position, feed.applied_lines(tables), lambda reason, count: passed.update({reason: count})
+                )
+                config = reading.config
                 with closing(found) as batches:  # type: ignore[type-var] # generators
-                    tasks = (partial(Ahead.begun, batch, reading.config) for batch in batches)
-                    with closing(ahead(tasks, max(feed.most_ahead - 1, 1))) as taken:  # type: ignore[type-var]
+                    coming = read_ahead(batches, lambda batch: Ahead.begun(batch, config), feed.most_ahead - 1)
+                    with closing(coming) as taken:  # type: ignore[type-var]
                         for batch in taken:
                             self._take(reading, batch)
+                            del batch  # its memory is for the next
                             if (not reading.running and not feed.patterns) or self.stopping():
                                 break
+                            config = reading.config
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
+        self.skipped = passed + self.skipped
         try:
             self.finish(reading.feed, reading.running, stopped)
             if stopped is None and not self.stopping():
@@ -318,6 +324,37 @@ class Ahead:
         return self.config == config and all(
             list(a.known_types) == list(b.known_types) for a, b in zip(self.config.tables, config.tables, strict=True)
         )
+
+
+def read_ahead(batches: Iterator[SourceBatch], begin: Callable[[SourceBatch], Ahead], most: int) -> Iterator[Ahead]:
+    """The batches, up to `most` of which a thread of its own reads, and others begin, while the caller applies those before.
+
+    Without threads, or memory, for that, each is read when it is asked for.
+
+    Raises:
+        Exception: what reading raises, after the batches before it. Nothing is read or begun any more once this ends.
+    """
+    pool, context = POOL.get(), copy_context()
+    if pool is None or most < 1:
+        yield from map(Ahead, batches)
+        return
+    begun: deque[Future[Ahead]] = deque()
+
+    def read() -> bool:
+        for batch in batches:
+            begun.append(pool.submit(begin, batch))
+            return True
+        return False
+
+    with ThreadPoolExecutor(1, "nevermore-reader") as reader:
+        coming = deque(reader.submit(context.run, read) for _ in range(most))
+        try:
+            while coming.popleft().result():
+                coming.append(reader.submit(context.run, read))
+                yield begun.popleft().result()
+        finally:
+            reader.shutdown(cancel_futures=True)
+            wait([future for future in begun if not future.cancel()])
 
 
 def _parts(batch: SourceBatch, config: FeedConfig, error: WideBatchError) -> list[Ahead]:
