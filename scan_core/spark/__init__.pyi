@@ -36,12 +36,12 @@ from nevermore.scan_core.spark.source import fair_split_bytes as fair_split_byte
 from nevermore.scan_core.spark.source import prepare_worker as prepare_worker
 from nevermore.scan_core.spark.types import arrow_schema_of as arrow_schema_of
 from nevermore.scan_core.spark.types import conform as conform
-from nevermore.scan_core.spark.types import quoted_name as quoted_name
 from nevermore.scan_core.spark.types import spark_schema as spark_schema
 from nevermore.scan_core.sql.query import DIALECT as DIALECT
 from nevermore.scan_core.sql.query import SqlQuery as SqlQuery
 from nevermore.scan_core.sql.query import find_name as find_name
 from nevermore.scan_core.sql.query import parse_sql as parse_sql
+from nevermore.scan_core.sql.query import quoted_name as quoted_name
 from nevermore.scan_core.sql.query import require_names_apart as require_names_apart
 from nevermore.scan_core.sql.query import sql_literal as sql_literal
 from nevermore.scan_core.sql.query import takes_all_columns as takes_all_columns

@@ -50,7 +50,7 @@ from nevermore.scan_core.read.split_reader import read_split, resolve_deletes
 from nevermore.scan_core.run import run_splits
 from nevermore.scan_core.spark.package import equip
 from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
-from nevermore.scan_core.spark.types import quoted_name, spark_type
+from nevermore.scan_core.spark.types import spark_type
 from nevermore.scan_core.split.tasks import (
     EqualityDeleteGroup,
     FileScanTask,
@@ -59,6 +59,7 @@ from nevermore.scan_core.split.tasks import (
     pack_splits,
     unpack_split,
 )
+from nevermore.scan_core.sql.query import quoted_name
 
 CACHE_BYTES = 256 * 1024**2
 """Enough for the bits of two billion rows."""

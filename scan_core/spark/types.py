@@ -43,11 +43,6 @@ def spark_schema(schema: Schema) -> st.StructType:
     return st.StructType([st.StructField(f.name, spark_type(f.type, f.name)) for f in schema.fields])
 
 
-def quoted_name(name: str) -> str:
-    """A column's name in the form that Spark's SQL and `col` accept, with any characters."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def arrow_schema_of(schema: st.StructType) -> pa.Schema:
     """The form in which Spark expects batches of a schema: timestamps in UTC, short offsets, all nullable."""
     return to_arrow_schema(schema, **_IN_UTC)

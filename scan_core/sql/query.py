@@ -195,6 +195,11 @@ def parse_sql(
     return SqlQuery(sql, trees[0], tuple(sorted(found)), tuple(texts), case_sensitive)
 
 
+def quoted_name(name: str) -> str:
+    """A column's name in the form that Spark's SQL and `col` accept, with any characters."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def find_name(name: str, known: Collection[str], *, case_sensitive: bool = False) -> str | None:
     """The table that a name means: that of exactly this name, else the only one that differs in case alone."""
     if name in known or case_sensitive:

@@ -15,13 +15,16 @@ from tests.pipelines.project import Project, event, product
 from tests.support.processes import wait_for
 
 _AT_IMPORT = """
-import os, sys
+import os, signal, sys
 class Sender:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
             sys.meta_path.remove(self)
             os.kill(os.getpid(), {number})
 sys.meta_path.insert(0, Sender())
+# as a shell begins it: the process of the tests may ignore or hold back signals, which its children inherit
+signal.signal({number}, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [{number}])
 from nevermore.pipelines.cli.main import main
 main()
 """
