@@ -45,7 +45,7 @@ def num_threads() -> int:
 
 
 def ahead(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """The results of tasks in their order, of which as many as there are threads run ahead of the caller.
+    """Yield the results of tasks in order; as many tasks as there are threads run ahead of the caller.
 
     Raises:
         Exception: what a task raises, or `tasks` itself, in its turn. Tasks that have begun end before this does.

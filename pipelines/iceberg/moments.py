@@ -100,8 +100,8 @@ def common_snapshots(
 ) -> dict[str, int]:
     """Snapshots of mirrors that share a live source, at its last commit that all of them showed at a time.
 
-    Left out are mirrors of which that is the current snapshot, and those that share their source with no other: each has whole
-    transactions only.
+    The result omits mirrors that are read at their current snapshot, and mirrors that are the only one of their source, as each snapshot
+    of a mirror has whole transactions.
 
     Raises:
         SourceError: there is no such commit.
@@ -118,9 +118,8 @@ def common_snapshots(
         logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
         recorded = [moment for moment in moments_of(catalog, logs) if moment.reached.keys() >= {*names}]
         known = recorded
-        if (
-            not recorded or until_ms == inf
-        ):  # positions in common alone say nothing of tables without changes in between
+        # Positions that logs have in common do not show that a table without later changes had been read further.
+        if not recorded or until_ms == inf:
             known = [*recorded, *_logged(catalog, {name: change_log_name(name) for name in names}, until_ms)]
         known.sort(key=lambda m: -sum(m.reached[name] for name in names))
         shown = (snapshots_at(moment, {name: mirrors[name] for name in names}, until_ms) for moment in known)

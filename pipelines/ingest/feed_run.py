@@ -327,12 +327,13 @@ class Ahead:
 
 
 def read_ahead(batches: Iterator[SourceBatch], begin: Callable[[SourceBatch], Ahead], most: int) -> Iterator[Ahead]:
-    """The batches, up to `most` of which a thread of its own reads, and others begin, while the caller applies those before.
+    """Read up to `most` batches in a separate thread, and begin them in the pool, while the caller applies earlier ones.
 
-    Without threads, or memory, for that, each is read when it is asked for.
+    Each batch is read when it is asked for if there is no pool, or if memory allows nothing ahead. When this generator is closed, the
+    thread has ended and no task is running.
 
     Raises:
-        Exception: what reading raises, after the batches before it. Nothing is read or begun any more once this ends.
+        Exception: what reading raises, after the batches before it.
     """
     pool, context = POOL.get(), copy_context()
     if pool is None or most < 1:

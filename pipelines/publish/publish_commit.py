@@ -394,10 +394,8 @@ class Publication:
         if not self.holds(delta.table):
             return None
         live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
-        if self._written_for != (
-            delta.schema.fields,
-            delta.default_spec,
-        ):  # the first attempt, or another writer has changed the schema or the spec
+        # the first attempt, or another writer has changed the schema or the spec
+        if self._written_for != (delta.schema.fields, delta.default_spec):
             delta.discard(self._files)
             self._files = ()
             with ExitStack() as undo:

@@ -54,7 +54,7 @@ _CHECKED_END = b'"}}'
 Puffin itself has no checksum of footers, and a wrong place or path in one would make an index that of other rows."""
 _CRC_DIGITS = 8
 MAX_FOOTER_BYTES = 1 << 28
-"""Of a footer, decompressed or not: that of a million blobs is smaller."""
+"""Largest footer that is read, decompressed or not: that of a million blobs is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PuffinFooter:
     blobs: tuple[PuffinBlob, ...]
     properties: Mapping[str, str]
     num_bytes: int
-    """Of the footer, with both magics."""
+    """Size of the footer, with both magics."""
     is_checked: bool = False
     """Whether the footer has a checksum of its own, which was compared."""
 

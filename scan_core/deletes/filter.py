@@ -55,7 +55,7 @@ _MIN_VECTOR_BYTES = 64 * 1024
 _MAX_BYTES_PER_POSITION = 8_224
 """One alone in a bit set of 65,536, with what stands around it."""
 _VECTOR_SHARE = 4
-"""Of the memory limit for a single vector: its bytes, its containers, and their rows as flags."""
+"""A single vector may take the memory limit divided by this: its bytes, its containers, and their rows as flags."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -5,8 +5,8 @@ come about is in `bind.py` and `normalize.py`, what they yield in `kernels.py`.
 
 Which parts of nested columns an expression needs: members of elements, one of key and value, or only how many there are.
 
-A type with fewer members stands for a column of which only these are read. In it a struct without members stands for
-values of any type of which only the presence matters: `l is null`, `size(l)`.
+A type with fewer members means that only these members of a column are read. In such a type, a struct without members means that
+only the presence of values matters, whatever their type: `l is null`, `size(l)`.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
-"""The values that an expression can have, given the known facts about its columns.
+"""Verdicts of a predicate from statistics of its columns: NEVER, MAYBE or ALWAYS true for the rows described.
 
-Columns are bounded by their statistics, monotone functions by the bounds of their arguments; everything else is unbounded.
-
-Verdicts of a predicate from statistics of its columns: NEVER, MAYBE or ALWAYS true for the rows described.
+They follow from domains, the values that an expression can have: columns are bounded by their statistics, monotone functions by the
+bounds of their arguments; everything else is unbounded.
 
 The rules of three-valued logic stand here once. What is known of a column is either a `Domain`, of one file, row group,
 page or partition, or a `DomainColumn` of `facts.py`, of all files of a manifest: both compare themselves with constants.
