@@ -105,6 +105,7 @@ def test_reading_ends_before_a_run_does(
 ) -> None:
     """Also if the run stops while a batch is read."""
     reading, ended = threading.Event(), threading.Event()
+    before = set(threading.enumerate())  # an earlier test of this process may have left threads of Spark
 
     def source(batches: Batches) -> Batches:
         try:
@@ -123,4 +124,4 @@ def test_reading_ends_before_a_run_does(
     with pytest.raises(KeyboardInterrupt) if stop is KeyboardInterrupt else nullcontext():
         assert run_over(tmp_path, monkeypatch, 2, source).exit_code
     assert ended.is_set()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("nevermore-")]
+    assert not [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("nevermore-")]
