@@ -66,6 +66,7 @@ def test_rows_that_a_script_brought_back_fail_a_check_and_why_names_the_commit(
     assert rows[-1]["written_in"] == story["snapshot_id"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dagster leaves files to the collector
 def test_the_timeline_of_the_ui_has_all_runs(demo_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(dagster_home(demo_project)))
     with dg.DagsterInstance.get() as instance:
