@@ -1,7 +1,7 @@
-"""The engine's interface to data and delete files of any format, and field ids for files without them.
+"""What the engine asks of a reader of data and delete files of any format, and how much a worker may decode at once.
 
-And how much of a row group a worker decodes at once, so that a scan stays within its memory limit: sizes are estimated from what
-the file states, corrected by what earlier pieces turned out to hold. These decisions never change the rows.
+Sizes are estimated from what the file states, and corrected by what earlier pieces turned out to hold. These decisions keep a
+scan within its memory limit and never change its rows. Files without field ids get them from the table's name mapping here.
 """
 
 # ruff: noqa: ARG002  the defaults of a protocol use no argument

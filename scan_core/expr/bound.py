@@ -3,10 +3,9 @@
 Frozen, hashable and picklable: equal expressions compare equal, which is what common sub-expressions need. How they
 come about is in `bind.py` and `normalize.py`, what they yield in `kernels.py`.
 
-Which parts of nested columns an expression needs: members of elements, one of key and value, or only how many there are.
-
-A type with fewer members means that only these members of a column are read. In such a type, a struct without members means that
-only the presence of values matters, whatever their type: `l is null`, `size(l)`.
+`narrowed` tells which parts of nested columns an expression needs: members of elements, only the keys or only the values, or
+how many there are. A type with fewer members means that only these members of a column are read. In such a type, a struct
+without members means that only the presence of values matters, whatever their type: `l is null`, `size(l)`.
 """
 
 from collections.abc import Iterator

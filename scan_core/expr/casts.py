@@ -1,6 +1,6 @@
-"""Dates and timestamps on columns: parts, truncation, shifting, epochs. Time zone UTC, proleptic Gregorian calendar.
+"""Casts on columns, and functions of dates and timestamps: parts, truncation, shifting, epochs.
 
-Casts on columns with Spark's ANSI meaning.
+They mean what they mean in Spark's ANSI mode. Time zone UTC, proleptic Gregorian calendar.
 """
 
 import operator

@@ -1,9 +1,7 @@
-"""Constants: Python values and text to the engine's values and back to SQL.
+"""Types and constants: which types can be compared, computed with or cast (Spark's ANSI rules), and constants in these types.
 
-Dates are days, times microseconds, timestamps micro- or nanoseconds since the epoch; a uuid is 16 bytes. Zones in
-text are UTC offsets; the session time zone is UTC.
-
-Spark's ANSI rules of type coercion on Iceberg's types, and implicit conversion of constants.
+Also constants from Python values and from text, and back to SQL. Dates are days, times microseconds, timestamps micro- or
+nanoseconds since the epoch; a uuid is 16 bytes. Zones in text are UTC offsets; the session time zone is UTC.
 """
 
 import datetime as dt

@@ -1,16 +1,8 @@
-"""What each kind of bound expression computes from the columns of a batch: truth values or a vector.
+"""Evaluation: what a bound expression yields on the columns of a batch, truth values or a vector.
 
-Conditions (comparison, range, list, LIKE, IS NULL) are evaluated here; arithmetic, strings, dates, casts and nested
-values have modules of their own. `cost` estimates are relative costs per row.
-
-Arithmetic and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch.
-
-Members of structs, subscripts of lists and maps: by offsets over the child arrays, never row by row.
-
-Evaluation: a bound expression and the columns of a batch to the rows for which it is true.
-
-A row on which an expression fails (division by zero, bad cast) is marked, and is an error only if it passes everything
-else. How each kind of expression is computed on columns is in `kernels.py`.
+A row on which an expression fails (division by zero, bad cast, overflow) is marked, and is an error only if it passes everything
+else. Here are conditions, arithmetic and rounding, and members, elements and keys of nested values, taken by offsets over the
+child arrays, never row by row. Casts and dates are in `casts.py`, strings in `strings.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,7 @@
-"""The data that evaluation works on: Arrow arrays as NumPy views, truth masks, failed rows, and how kernels return results.
+"""The data that evaluation works on: the columns of a batch, vectors of values, and truth values with failed rows.
 
-The columns of one batch as expressions see them, and three-valued logic with failed rows as a fourth state.
-
-Comparisons and membership on columns, by physical representation.
-
-Floats compare as Spark does: NaN equals NaN and is larger than every number, -0.0 equals 0.0. Strings and bytes
+Three-valued logic, with failed rows as a fourth state; comparison and membership on columns, by how values are stored.
+Floats compare as in Spark: NaN equals NaN and is larger than every number, -0.0 equals 0.0. Strings and bytes
 compare by unsigned bytes. Values of NULL rows are compared too; callers mask them.
 """
 

@@ -1,8 +1,7 @@
 """Caches of a process: bounded in bytes, least recently used values dropped first.
 
-`BoundedCache` is the one cache class, and `SharedBuilds` lets one thread make what several ask for; `cached` keeps decoded manifests, manifest lists and directories of
-bitmap indexes, whose sizes only their decoders know.
-
+`BoundedCache` is the one cache class, and `SharedBuilds` lets one thread make what several ask for; `cached` keeps decoded
+manifests, manifest lists and directories of bitmap indexes, whose sizes only their decoders know.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Key columns in a form that can be hashed and compared in bulk: 64-bit words, or byte strings.
 
 Two rows are the same key iff every word and every null flag is equal: NULL equals NULL, NaN equals NaN regardless of its
-payload, -0.0 differs from 0.0. Hashes are looked up in `lookup.py`.
-
-Hashes of key columns, and whether rows with equal hashes have equal keys: the seed makes crafted collisions impossible.
+payload, -0.0 differs from 0.0. The hash has a random seed, so that nobody can craft keys that collide. Hashes are looked up in
+`lookup.py`.
 """
 
 from collections.abc import Callable, Sequence

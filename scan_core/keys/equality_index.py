@@ -1,12 +1,11 @@
-"""Delete indexes as flat files that processes map read-only: shared by the workers of a host, or larger than memory.
+"""The index of one equality-delete group: key -> rank of the highest sequence number that deletes it (SEMANTICS rule 18).
 
-A file is a fixed prefix with a checksum of all that follows, a header in JSON, and the arrays at aligned offsets, so that
-opening costs no copy. Nothing in it is code. Which folders may hold such files is decided in `io/private_files.py`.
-
-The index of one equality-delete group: key -> rank of the highest sequence number that deletes it (SEMANTICS rule 18).
-
-The form is chosen here: dense for close integers, hashed otherwise, partitioned by hash ranges in mapped files where
+The form is chosen here: dense for close integers, hashed otherwise (`lookup.py`), partitioned by hash ranges in mapped files where
 the keys do not fit into memory.
+
+Also the flat files that processes map read-only, shared by the workers of a host: a fixed prefix with a checksum of all that
+follows, a header in JSON, and the arrays at aligned offsets, so that opening costs no copy. Nothing in a file is code. Which folders
+may hold such files is decided in `io/private_files.py`.
 """
 
 import base64

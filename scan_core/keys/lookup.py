@@ -1,18 +1,12 @@
-"""Loaded delete keys, and where the keys of an index lie on a line.
+"""Exact lookup of delete keys: a table of ranks for close integers, a hash table for everything else.
 
-A summary is enough to prove that a range of values contains no key; exact lookups are in
-`keys/lookup.py`.
+Each hit of a hash is verified on the full key. Which form a delete group gets is decided in `equality_index.py`. A summary of
+where keys lie on a line is kept beside the index: it is enough to prove that a range of values contains no key.
 
-Exact lookup of 64-bit hashes in about 12 bytes per key: bitmaps that count, in levels.
-
-A hash's leading bits choose one bit of a bitmap of sixteen bits per key. A clear bit ends most searches in the cache.
-The number of bits set before it is the number of the entry, whose hash decides. Where several hashes share a bit, one has the
-entry and the others go to the next level, a thirtieth of the size. (As in Limasset et al., Fast and scalable minimal
-perfect hashing, 2017, with the hashes kept.) Arrays are flat and immutable: shared by threads, or mapped from a file.
-
-Exact lookup of delete keys: a table of ranks for close integers, a hash table for everything else.
-
-Each hit of a hash is verified on the full key. Which form a delete group gets is decided in `keys/equality_index.py`.
+The hash table takes about 12 bytes per key. A hash's leading bits choose one bit of a bitmap of sixteen bits per key. A clear bit
+ends most searches in the cache. The number of bits set before it is the number of the entry, whose hash decides. Where several
+hashes share a bit, one has the entry and the others go to the next level, a thirtieth of the size. (As in Limasset et al., Fast and
+scalable minimal perfect hashing, 2017, with the hashes kept.) Arrays are flat and immutable: shared by threads, or mapped from a file.
 """
 
 import math

@@ -1,6 +1,7 @@
-"""The partition spec of a manifest, and its partition structs as canonical tuples.
+"""Entries of manifests as columns, with inheritance applied (SEMANTICS rules 3 and 21); file objects are made on demand.
 
-Entries of manifests as columns, with inheritance applied (SEMANTICS rules 3 and 21); file objects are made on demand.
+The entries of many manifests with one schema and one partition spec are decoded together; each distinct partition is decoded once,
+to a tuple in canonical form. Which manifests are read together is decided in `manifests.py`.
 """
 
 import uuid

@@ -1,6 +1,6 @@
-"""How a scan may work: limits and switches. None of them changes a result.
+"""How a scan may work, limits and switches, and the counters of what it did.
 
-Counters of the work of a scan: the metrics of a scan are the sum of those of its splits.
+Options never change a result. The metrics of a scan are the sum of those of its splits.
 """
 
 import os

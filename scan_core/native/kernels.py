@@ -1,7 +1,6 @@
 """The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, footers of Parquet files.
 
 Their callers also contain the same computations in NumPy. Kernels of change events are in `pipelines/jsonscan/`.
-
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ u = np.uint64
 
 @inlined
 def splitmix(number: Any) -> Any:
-    """`keys.hash.splitmix`."""
+    """`keys.columns.splitmix`."""
     mixed = number + u(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> u(30))) * u(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> u(27))) * u(0x94D049BB133111EB)
@@ -79,7 +78,7 @@ _LOOP_WORDS = u(8)
 def hash_bytes(  # noqa: PLR0917  same
     offsets: Any, data: Any, rows: Any, data_end: Any, first: Any, secrets: Any, roots: Any, total: Any
 ) -> Any:
-    """Add the contribution of the byte string of each row (`keys.hash._hash_bytes`).
+    """Add the contribution of the byte string of each row (`keys.columns._hash_bytes`).
 
     `secrets` holds, for each word of the loop, its secret, its multiplier and what zeros contribute; `roots` those of
     later words and the multiplier of the length.
@@ -307,7 +306,7 @@ RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 
 
 _BLOCK = u(2048)
-"""Rows handled at a time, so that their data stays in the L2 cache; `keys.table.BLOCK_ROWS`."""
+"""Rows handled at a time, so that their data stays in the L2 cache; `keys.lookup.BLOCK_ROWS`."""
 _PART_SHIFT = u(56)
 """256 partitions, by the leading bits: as many places to write to as the first level of the page tables bears."""
 
@@ -542,7 +541,7 @@ TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     ),
 }
 """As in `HASH_SIGNATURES`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
-entries, and ranks, as bits are set: `keys.table.build_hash_table` makes no others.
+entries, and ranks, as bits are set: `keys.lookup.build_hash_table` makes no others.
 """
 
 for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, NUMBER_SIGNATURES, RECORD_SIGNATURES):

@@ -1,6 +1,7 @@
-"""The files that a plan considers: objects on demand, what they are compared by as columns, bounds of key columns.
+"""The files that a plan considers, and the tasks and splits made of them.
 
-Whole-file tasks of a plan, and splits of about equal size: big files cut at row groups, small ones combined.
+Files are kept as columns, which are compared in bulk, and become objects on demand. Splits have about equal size: big files are cut
+at row groups, small ones combined.
 """
 
 from bisect import bisect_right

@@ -1,11 +1,8 @@
-"""Names of a scan to fields of the schema in force: its columns, its predicate, the key columns of its joins.
+"""Planning: a snapshot and a scan's context -> the data files to read, each with the deletes that may touch it.
 
-What rows the bound request means is decided in `plan/` and `read/`; nothing here reads a file.
-
-Planning: a snapshot and a scan's context -> the data files to read, each with the deletes that may touch it.
-
-Reads manifests, never data: files that cannot hold a row of the result are excluded by partition and file statistics, then
-deletes are matched to the remaining files.
+`Binding` resolves the names of a scan to fields of the schema in force: its columns, its predicate, the key columns of its joins.
+`plan_scan` reads manifests, never data: files that cannot hold a row of the result are excluded by partition and file statistics,
+then deletes are matched to the remaining files.
 """
 
 from collections import deque

@@ -1,13 +1,11 @@
-"""Record batches of the result: decodes and converts the columns of the surviving rows, in batches of limited size.
+"""Results from the surviving rows of a row group: record batches of limited size, or aggregates.
 
-Which rows survive is decided before. Copies are avoided: untouched row groups and long runs of survivors are sliced.
+Which rows survive is decided before. Batches avoid copies: untouched row groups and long runs of survivors are sliced.
 Where most rows survive, the others are dropped batch by batch, so that memory for one batch is needed at a time.
 
-min, max, sum and count of single columns over the selected rows of a row group, without making those rows.
-
-Dense selections are applied as masks inside the kernels, a cache-sized block at a time; sparse ones are decoded alone.
-Partial results combine in the order of the row groups of a split, and then of the splits, so the number of threads does
-not change a float sum.
+Aggregates are min, max, sum and count of single columns, computed without making the rows: dense selections are applied as masks
+inside the kernels, a cache-sized block at a time, and sparse ones are decoded alone. Partial results combine in the order of the row
+groups of a split, and then of the splits, so the number of threads does not change a float sum.
 """
 
 import math

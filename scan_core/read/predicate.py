@@ -1,14 +1,11 @@
-"""Measurements of the filters of a table, kept for later processes.
+"""The predicate of a scan in one data file: each conjunct is a restriction, and so are the rows that bitmap indexes answer.
 
-Columns whose filters removed rows only after their values were read: for them a bitmap index would have paid. Numbers of
-rows are kept, and no values. What a killed process had not stored yet is lost, and of two processes that store at the same
-time one wins: all of it only guides choices.
+What conjuncts mean is in `expr/` and `prune/`. Loaded only where there is a predicate: expressions and their kernels are a quarter
+of the engine.
 
-The predicate of a scan in one data file: each conjunct is a restriction; what it means is in `expr/` and `prune/`.
-
-Loaded only where there is a predicate: expressions and their kernels are a quarter of the engine.
-
-Bitmap indexes as restrictions on one open data file: the rows of conjuncts that bitmaps answer, by row position.
+Columns whose filters removed rows only after their values were read are remembered for later processes: a bitmap index would have
+paid for them. Numbers of rows are kept, and no values. What a killed process had not stored yet is lost, and of two processes that
+store at the same time one wins: all of it only guides choices.
 """
 
 import atexit

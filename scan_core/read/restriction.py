@@ -1,12 +1,9 @@
-"""Adaptivity of reading: the order in which restrictions judge rows, and the levels at which each is switched off.
-
-It never changes a result, because restrictions only remove rows. The restriction with the lowest measured cost per rejected row runs
-first; one that excludes too little at a level is switched off there, and retried now and then because data drifts.
-
-Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
+"""Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
 
 Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are restrictions. Each only removes rows, so any
-order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured here, too.
+order gives the same rows. `task.py` climbs the levels; rows are judged here, in the order that `Adaptivity` chooses: the restriction
+with the lowest measured cost per rejected row runs first. `Worth` switches one off at a level where it excludes too little, and
+tries it again now and then because data drifts.
 """
 
 import os

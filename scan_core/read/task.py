@@ -1,13 +1,12 @@
-"""Deletes applied to one data file: position deletes and sets of equality deletes as restrictions, and dead rows flagged.
-
-Row groups and pages are pruned here by comparing their statistics with the delete keys; rows are looked up in the sets. How
-sets are loaded and indexed is in `deletes/`, which deletes a file has in `plan/delete_index.py`. For `_deleted` rows are flagged instead of dropped; for `_delete_file`
-delete files are tried one at a time, in the order in which they apply, which is for diagnosis and slower.
-
-One data file of a split, opened: which row groups to read, and which of their rows are alive.
+"""One data file of a split, opened: which row groups to read, and which of their rows are alive.
 
 The ladder row group -> Bloom filter -> bitmap -> page -> row is climbed once, in `plan_row_group` and `plan_rows`, for
 restrictions of every kind.
+
+Deletes are restrictions, too. Row groups and pages are pruned by comparing their statistics with the delete keys; rows are looked up
+in the sets. How sets are loaded and indexed is in `deletes/`, which deletes a file has in `plan/delete_index.py`. For `_deleted` rows
+are flagged instead of dropped; for `_delete_file` delete files are tried one at a time, in the order in which they apply, which is
+for diagnosis and slower.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""Pages of column chunks: headers, bodies, the page index, and the small Parquet file that chosen pages are decoded from.
+"""What a Parquet file states about itself, and how chosen pages of it are decoded.
 
-The facts of a Parquet file that its footer states, cached across the splits and scans of a process.
+The facts of the footer and the page index are cached across the splits and scans of a process. Chosen pages are copied into
+a small Parquet file of their own, which pyarrow decodes: pyarrow itself reads whole column chunks only.
 """
 
 import os
