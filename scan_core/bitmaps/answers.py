@@ -38,7 +38,7 @@ from nevermore.scan_core.model.errors import MalformedTableError, MissingFileErr
 from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.schema import ListType, Type, arrow_type
 from nevermore.scan_core.rows.buffers import Mask
-from nevermore.scan_core.rows.selection import RowPositions
+from nevermore.scan_core.rows.selection import RoaringPositions
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext
 
 BITMAP_COST = 15_000.0
@@ -94,8 +94,8 @@ class Leaf:
     """A choice whose bitmaps are read. `unknown` is None where NULL need not be distinguished from false."""
 
     choice: Choice
-    true: tuple[RowPositions, ...]
-    unknown: tuple[RowPositions, ...] | None
+    true: tuple[RoaringPositions, ...]
+    unknown: tuple[RoaringPositions, ...] | None
 
     def truth(self, first_row: int, num_rows: int) -> Truth:
         """Truth values of the rows [first_row, first_row + num_rows) of the file."""
@@ -260,7 +260,7 @@ def _listed(index: ColumnIndex, chosen: Mask) -> Entries:
     return Entries(tuple(entries.tolist()), False, num_rows, num_rows, cost)
 
 
-def _mask(chosen: Entries, bitmaps: tuple[RowPositions, ...], first_row: int, num_rows: int) -> Mask:
+def _mask(chosen: Entries, bitmaps: tuple[RoaringPositions, ...], first_row: int, num_rows: int) -> Mask:
     mask = row_mask(bitmaps, first_row, num_rows)
     return ~mask if chosen.is_complement else mask
 

@@ -1,14 +1,11 @@
-"""Puffin files: the blobs that a footer lists (https://iceberg.apache.org/puffin-spec).
+"""Bitmap indexes of columns: the Puffin files that hold them, and the data files of a scan that have one.
 
-The content of a blob is decoded by the module that knows its type. Every length is checked against the file before
-anything is read.
+Puffin (https://iceberg.apache.org/puffin-spec) is a container: its footer lists blobs, and every length is checked against
+the file before anything is read. One blob holds the index of one column in one data file: a directory of its values, read at
+once, and a bitmap of rows for each value, read when it is needed.
 
-The bitmap index of one column in one data file: its bytes, its directory, and bitmaps read when they are needed.
-
-Which data files of a scan have bitmap indexes: from the statistics entries of a table to blobs.
-
-An index is of a file, not of a snapshot: data files never change, so an entry of any snapshot serves, those of the
-snapshot and its ancestors first. Other engines' statistics files are not opened: ours have a name of their own.
+An index describes a file, not a snapshot: data files never change, so an entry of any snapshot serves, those of the
+snapshot and its ancestors first. Statistics files of other engines are not opened: ours have a name of their own.
 """
 
 import struct
@@ -35,12 +32,11 @@ from nevermore.scan_core.model.snapshot import DataFile, Snapshot
 from nevermore.scan_core.model.table_metadata import TableMetadata
 from nevermore.scan_core.rows.buffers import Mask
 from nevermore.scan_core.rows.selection import (
-    RowPositions,
-    SortedPositions,
+    RoaringPositions,
     decode_roaring,
     mark_rows,
     position_count,
-    positions_in_mask,
+    union_of_bitmaps,
 )
 from nevermore.scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
 
@@ -347,19 +343,13 @@ def _values(
     return array
 
 
-_DIRECTORY_HEADER = struct.Struct("<QIII")
-"""One part of a 64-bit bitmap, its number, the cookie and the containers of a 32-bit bitmap without runs."""
-_COOKIE_WITHOUT_RUNS = 12346
-_MAX_ARRAY_VALUES = 4096
-
-
-def decode_bitmap(data: bytes, cardinality: int, num_rows: int, source: str) -> RowPositions:
+def decode_bitmap(data: bytes, cardinality: int, num_rows: int, source: str) -> RoaringPositions:
     """A bitmap of rows of a file.
 
     Raises:
         MalformedTableError: broken, with other than `cardinality` rows, or with rows that the file has not.
     """
-    positions = _decode_sparse(data) or decode_roaring(data, source)
+    positions = decode_roaring(data, source)
     count, last = position_count(positions)
     if count != cardinality or last >= num_rows:
         raise MalformedTableError(
@@ -368,32 +358,12 @@ def decode_bitmap(data: bytes, cardinality: int, num_rows: int, source: str) -> 
     return positions
 
 
-def row_mask(bitmaps: Iterable[RowPositions], first_row: int, num_rows: int) -> Mask:
+def row_mask(bitmaps: Iterable[RoaringPositions], first_row: int, num_rows: int) -> Mask:
     """Which of the rows [first_row, first_row + num_rows) are in any of the bitmaps."""
     mask = np.zeros(num_rows, np.bool_)
     for positions in bitmaps:
         mark_rows(positions, first_row, mask)
     return mask
-
-
-def _decode_sparse(data: bytes) -> SortedPositions | None:
-    """The rows of a bitmap below 2**32 that has only containers of sorted values; None for all others.
-
-    That is what values of a scattered column have; it takes a tenth of the time that containers one by one take.
-    """
-    if len(data) < _DIRECTORY_HEADER.size:
-        return None
-    parts, key, cookie, count = _DIRECTORY_HEADER.unpack_from(data)
-    begin = _DIRECTORY_HEADER.size + 8 * count
-    if parts != 1 or key != 0 or cookie != _COOKIE_WITHOUT_RUNS or count > 1 << 16 or begin > len(data):
-        return None
-    header = np.frombuffer(data, "<u2", 2 * count, _DIRECTORY_HEADER.size).reshape(-1, 2).astype(np.int64)
-    sizes = header[:, 1] + 1
-    total = int(sizes.sum())
-    if (sizes > _MAX_ARRAY_VALUES).any() or begin + 2 * total != len(data):
-        return None
-    values = np.repeat(header[:, 0] << 16, sizes) + np.frombuffer(data, "<u2", total, begin)
-    return SortedPositions(values) if bool((values[1:] > values[:-1]).all()) else None
 
 
 _GAP_BYTES = 64 * 1024
@@ -404,8 +374,6 @@ _ENTRY_BYTES = 200
 """What Python objects around an entry hold."""
 _MAX_BITMAPS = 3
 """More are united once: examining each for every row group costs more."""
-_MAX_UNITED_ROWS = 1 << 26
-"""Of a file: a union takes a byte for each of its rows while it is made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -421,7 +389,7 @@ class ColumnIndex:
         """File and blob, for messages."""
         return _source(self.blob)
 
-    def bitmaps(self, entries: Sequence[int], metrics: ScanMetrics) -> tuple[RowPositions, ...]:
+    def bitmaps(self, entries: Sequence[int], metrics: ScanMetrics) -> tuple[RoaringPositions, ...]:
         """The rows of directory entries, ascending: a bitmap each, or one for all where they are many.
 
         Raises:
@@ -432,22 +400,14 @@ class ColumnIndex:
         if not wanted:
             return ()
 
-        def load() -> tuple[tuple[RowPositions, ...], int]:
-            if len(wanted) <= _MAX_BITMAPS or self.directory.num_rows > _MAX_UNITED_ROWS:
-                found = tuple(self._read(wanted, metrics))
-            else:
-                found = (self._united(wanted, metrics),)
+        def load() -> tuple[tuple[RoaringPositions, ...], int]:
+            read = self._read(wanted, metrics)
+            found = tuple(read) if len(wanted) <= _MAX_BITMAPS else (union_of_bitmaps(read),)
             return found, sum(p.num_bytes + _ENTRY_BYTES for p in found)
 
         return cached((*_key(self.blob, self.io), wanted), load)
 
-    def _united(self, entries: Sequence[int], metrics: ScanMetrics) -> RowPositions:
-        mask = np.zeros(self.directory.num_rows, np.bool_)
-        for positions in self._read(entries, metrics):
-            mark_rows(positions, 0, mask)
-        return positions_in_mask(mask)
-
-    def _read(self, entries: Sequence[int], metrics: ScanMetrics) -> Iterator[RowPositions]:
+    def _read(self, entries: Sequence[int], metrics: ScanMetrics) -> Iterator[RoaringPositions]:
         directory = self.directory
         for run in _runs(directory, entries):
             begin, end = directory.begin(run[0]), int(directory.ends[run[-1]])

@@ -1,9 +1,7 @@
-"""Position deletes of one data file: rows of position-delete files, or a deletion vector in a Puffin file.
+"""The deletes of one data file as its reader applies them: a selection by position, then filters by key.
 
-Which of them apply to a data file was decided by the planner (rules 2, 4 and 6); whether a row of a position-delete
-file names the data file is decided here (rule 7).
-
-The deletes of one task as the reader applies them: first a selection by position, then filters by key.
+Positions come from position-delete files, or from a deletion vector in a Puffin file. Which of them apply to a data file was
+decided by the planner (rules 2, 4 and 6); whether a row of a position-delete file names the data file is decided here (rule 7).
 """
 
 import struct
@@ -55,7 +53,7 @@ _MIN_VECTOR_BYTES = 64 * 1024
 _MAX_BYTES_PER_POSITION = 8_224
 """One alone in a bit set of 65,536, with what stands around it."""
 _VECTOR_SHARE = 4
-"""A single vector may take the memory limit divided by this: its bytes, its containers, and their rows as flags."""
+"""A single vector may take the memory limit divided by this: its bytes, the bitmap made of them, and rows as flags."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -105,11 +103,9 @@ def read_deletion_vector(
     metrics.delete_bytes_read += size
     check_vector_frame(blob, source)
     positions = decode_roaring(blob[8:-4], source)
-    if positions.cardinality != delete_file.record_count:
-        raise MalformedTableError(
-            f"{source}: {positions.cardinality} positions, but its record_count is {delete_file.record_count}"
-        )
-    metrics.delete_rows_loaded += positions.cardinality
+    if (count := len(positions.bitmap)) != delete_file.record_count:
+        raise MalformedTableError(f"{source}: {count} positions, but its record_count is {delete_file.record_count}")
+    metrics.delete_rows_loaded += count
     return positions
 
 

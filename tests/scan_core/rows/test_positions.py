@@ -51,7 +51,7 @@ def expected(bitmap: Any, first_row: Any, num_rows: Any) -> list[bool]:
 @given(bitmaps(), st.sampled_from([0, 100, 131_065, (1 << 32) - 50]), st.integers(1, 150_000))
 def test_roaring_and_sorted_positions_select_what_is_outside(bitmap: Any, first_row: Any, num_rows: Any) -> None:
     decoded = decode_roaring(bitmap.serialize(), "dv")
-    assert decoded.cardinality == len(bitmap)
+    assert len(decoded.bitmap) == len(bitmap)
     listed = sorted_positions(np.array(bitmap.to_array() if bitmap else [], np.int64))
     wanted = expected(bitmap, first_row, num_rows)
     for positions in (decoded, listed):
@@ -82,10 +82,9 @@ def test_broken_bitmaps_are_refused_or_decoded_but_never_crash(bitmap: Any, data
         struct.pack("<Q", 1 << 60),
         struct.pack("<QII", 1, 0, 99),
         struct.pack("<QIII", 1, 0, 12346, 1 << 30),
-        struct.pack("<Q", 0) + b"more",
         struct.pack("<QIIIHHI", 1, 1 << 31, 12346, 1, 0, 0, 16) + b"\0\0",
     ],
-    ids=["empty", "parts", "cookie", "containers", "trailing", "beyond 2^63"],
+    ids=["empty", "parts", "cookie", "containers", "beyond 2^63"],
 )
 def test_bitmap_with_a_lying_header_is_refused(raw: Any) -> None:
     with pytest.raises(MalformedTableError, match="dv"):
