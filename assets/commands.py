@@ -221,14 +221,16 @@ def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:
             for request in requests:
                 process.send_signal(request)
 
-    def stop(number: int, frame: object) -> None:
+    def stop(*_: object) -> None:
         nonlocal stopping
         stopping = True
         ask()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    process = subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 - our own interpreter
+    # also if this process is killed: a second Dagster beside one that was left behind would start the same runs
+    ending = ["setpriv", "--pdeathsig", "INT"] if which("setpriv") else []  # Linux alone has it
+    process = subprocess.Popen([*ending, *command], env=environment, start_new_session=True)  # noqa: S603 - our own interpreter
     if stopping:  # before there was a process
         ask()
     try:

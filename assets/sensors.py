@@ -15,6 +15,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from nevermore.assets.jobs import INGEST_JOB, TRIGGER
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
@@ -49,8 +50,6 @@ LATE = "nevermore/late"
 """Tag of runs: the alert that they are late."""
 SOURCES = "nevermore/sources"
 """Tag of runs: the number of sources with new events."""
-_UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
-_UNFINISHED += [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
 def alert_sensors() -> list[dg.SensorDefinition]:
@@ -154,7 +153,7 @@ def new_events_sensor(every_seconds: float | None) -> dg.SensorDefinition:
             config = project.config()
         except (PipelineError, ScanError) as error:
             return dg.SkipReason(str(error))
-        unfinished = dg.RunsFilter(job_name=INGEST_JOB, statuses=_UNFINISHED)
+        unfinished = dg.RunsFilter(job_name=INGEST_JOB, statuses=NOT_FINISHED_STATUSES)
         if found := context.instance.get_run_records(unfinished, limit=1, ascending=True):
             _complain_if_late(context.instance, config, found[0], LATE_INTERVALS * every)
             return dg.SkipReason("an ingest is running; what it does not take is looked for again")

@@ -135,7 +135,7 @@ def quarantine(
 
     `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
-    from nevermore.pipelines.iceberg.catalog import expanded, open_catalog, open_to_look
+    from nevermore.pipelines.iceberg.catalog import expanded, open_to_look
 
     settings = load(config)
     if table is not None:
@@ -143,7 +143,7 @@ def quarantine(
     if verb != "list":
         catalog: Catalog | None = open_existing(settings)
     else:
-        catalog = None if open_to_look(settings) is None else open_catalog(settings)
+        catalog = open_to_look(settings)
     settings = expanded(settings, catalog)
     if table is not None:
         settings.table(table)
@@ -211,7 +211,8 @@ def recover(
     from nevermore.pipelines.iceberg.recovery import recover as repair
 
     settings = load(config)
-    done = repair(settings, open_catalog(settings), tables or (), is_dry=dry_run)
+    copy = settings.model_copy(update={"tables_elsewhere": "allow"})
+    done = repair(settings, open_catalog(copy), tables or (), is_dry=dry_run)
     if as_json:
         print_json(done)
         return

@@ -21,7 +21,7 @@ from nevermore.pipelines.errors import (
 )
 from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
-from nevermore.pipelines.iceberg.warehouse import local_path, refuse_without_catalog
+from nevermore.pipelines.iceberg.warehouse import local_path, refuse_copy, refuse_without_catalog
 from nevermore.scan_core import NestedField, Schema
 from nevermore.scan_core.io import load_catalog, require_package
 
@@ -51,6 +51,7 @@ def open_catalog(config: Config) -> "Catalog":
 
     Raises:
         ConfigError: the catalog cannot be opened with these properties, or its SQLite database is not a regular file.
+        CatalogMismatchError: see `refuse_copy`.
     """
     if (file := sqlite_file(config)) is not None:
         if file.exists() and not file.is_file():  # SQLite would wait for a FIFO, or say only that it cannot open it
@@ -70,6 +71,10 @@ def open_catalog(config: Config) -> "Catalog":
         place = "" if file is None else f" {file}"
         reason = in_plain_words(error) or " ".join(str(error).split())
         raise ConfigError(f"catalog{place} of type {config.catalog.type} cannot be opened: {reason}") from error
+    for name in config.tables:  # a copy has all of them; tables are checked one by one when they are read or written
+        if (location := current_location(found, identifier(name))) is not None:
+            refuse_copy(config, name, location)
+            break
     return found
 
 

@@ -21,6 +21,7 @@ from nevermore.pipelines.iceberg.warehouse import (
     local_warehouse,
     metadata_files,
     names_written,
+    refuse_copy,
     refuse_unknown,
     table_folder,
 )
@@ -98,23 +99,6 @@ def check_warehouse(config: Config, catalog: "Catalog") -> None:
         raise CatalogMismatchError(
             f"the warehouse {warehouse} has newer metadata than the catalog: {', '.join(sorted(lost))}; was the catalog "
             "restored from an older copy? `nevermore recover` brings it forward to the newest commit of each table"
-        )
-
-
-def refuse_copy(config: Config, name: str, location: str) -> None:
-    """Refuse a table of another place of which this warehouse has files, too.
-
-    Raises:
-        CatalogMismatchError: the project was copied or moved; says what to do.
-    """
-    path, warehouse = local_path(location), local_warehouse(config)
-    if path is None or warehouse is None or path.is_relative_to(warehouse) or config.tables_elsewhere == "allow":
-        return
-    if (table_folder(warehouse, name) / "metadata").is_dir():
-        raise CatalogMismatchError(
-            f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
-            "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "
-            "`tables_elsewhere: allow` in the config keeps using the other files"
         )
 
 

@@ -78,6 +78,23 @@ def _changed_at(path: Path) -> int | None:
         return None
 
 
+def refuse_copy(config: Config, name: str, location: str) -> None:
+    """Refuse a table of another place of which this warehouse has files, too.
+
+    Raises:
+        CatalogMismatchError: the project was copied or moved; says what to do.
+    """
+    path, warehouse = local_path(location), local_warehouse(config)
+    if path is None or warehouse is None or path.is_relative_to(warehouse) or config.tables_elsewhere == "allow":
+        return
+    if (table_folder(warehouse, name) / "metadata").is_dir():
+        raise CatalogMismatchError(
+            f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
+            "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "
+            "`tables_elsewhere: allow` in the config keeps using the other files"
+        )
+
+
 def refuse_unknown(warehouse: Path, unknown: Sequence[str]) -> None:
     """Refuse to go on where a catalog does not know these tables of its warehouse.
 

@@ -142,7 +142,10 @@ class FeedRun:
                 self._read_on_spark(reading)
             else:
                 found = feed.batches(
-                    position, feed.applied_lines(tables), lambda reason, count: passed.update({reason: count})
+                    position,
+                    feed.applied_lines(tables),
+                    lambda reason, count: passed.update({reason: count}),
+                    self.warnings.append,
                 )
                 config = reading.config
                 with closing(found) as batches:  # type: ignore[type-var] # generators
@@ -183,7 +186,13 @@ class FeedRun:
 
         applied = reading.feed.applied_lines(list(reading.running))
         source = SparkReading(
-            reading.feed, self.spark, reading.config, applied=applied, on_skipped=self._count_skipped, join=join
+            reading.feed,
+            self.spark,
+            reading.config,
+            applied=applied,
+            on_skipped=lambda reason, count: self.skipped.update({reason: count}),
+            warn=None if reading.feed.is_ordered else self.warnings.append,
+            join=join,
         )
         for batch in source.batches(reading.position):
             with closing(batch):
@@ -272,9 +281,6 @@ class FeedRun:
             contexts = [copy_context() for _ in tables]  # of spans and log lines
             alive = pool.map(lambda table, context: context.run(_survives, table, step, table), tables, contexts)
             return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
-
-    def _count_skipped(self, reason: str, count: int) -> None:
-        self.skipped[reason] += count
 
     def _fail_patterns(self, feed: Feed, error: Exception) -> None:
         """Report an error of a source that has no tables yet."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -201,13 +201,13 @@ class Feed:
     @property
     def read_bytes(self) -> int:
         """Size of the raw events of a batch; of all events that have to be sorted, as far as memory allows."""
-        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // (ORDER_SHARE if self._is_ordered else READ_SHARE))
+        return min(MAX_BATCH_BYTES, self.memory_limit_bytes // (ORDER_SHARE if self.is_ordered else READ_SHARE))
 
     @property
     def file_options(self) -> FileOptions:
         """How files are read: no batch larger than the smallest table can take."""
         options, _ = FileOptions.split(self.source_options)
-        if self._is_ordered:
+        if self.is_ordered:
             options = replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=MAX_BATCH_BYTES)
         return self._bounded(options, self.read_bytes)
 
@@ -373,13 +373,20 @@ class Feed:
         size = self.file_options.batch_bytes if isinstance(self.source, FilesSource) else self.read_bytes
         return min(num_threads() + 1, self.memory_limit_bytes // AHEAD_SHARE // size)
 
-    def batches(self, position: str | None, applied: AppliedLines, on_skipped: OnSkipped) -> Iterator[SourceBatch]:
+    def batches(
+        self,
+        position: str | None,
+        applied: AppliedLines,
+        on_skipped: OnSkipped,
+        warn: Callable[[str], None] | None = None,
+    ) -> Iterator[SourceBatch]:
         """Read what is new since a position.
 
         Args:
             position: to continue from.
             applied: looks up how far files were read in the change logs of the tables that have reached it.
             on_skipped: called with the reason and number of skipped items.
+            warn: called with what someone should see to.
         """
         if self.topics is not None:
             return self._messages(self.topics, position, on_skipped)
@@ -391,11 +398,12 @@ class Feed:
             applied_lines=applied,
             complete=complete_events_of(self.source.format, self.format_options),
             on_skipped=on_skipped,
-            is_ordered=self._is_ordered,
+            warn=None if self.is_ordered else warn,
         )
 
     @property
-    def _is_ordered(self) -> bool:
+    def is_ordered(self) -> bool:
+        """Whether values in the events order them, so that nothing depends on when a file appears."""
         return any(settings.order_by != POSITION for settings in self.settings)
 
     def _messages(self, topics: KafkaTopics, position: str | None, on_skipped: OnSkipped) -> Iterator[SourceBatch]:

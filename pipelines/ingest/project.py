@@ -16,8 +16,8 @@ from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.config.project import Config, adding_table, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
-from nevermore.pipelines.iceberg.checked_catalog import refuse_copy
 from nevermore.pipelines.iceberg.moments import common_snapshots
+from nevermore.pipelines.iceberg.warehouse import refuse_copy
 from nevermore.scan_core import Expr, Scan, ScanOptions, Table, TableNotFoundError
 from nevermore.scan_core.io import require_package, temporary_folder
 

@@ -222,15 +222,17 @@ class SparkReading:
         *,
         applied: AppliedLines,
         on_skipped: OnSkipped,
+        warn: Callable[[str], None] | None,
         join: Join,
     ) -> None:
-        """`config` is the decoder's config before the first piece; `applied` and `on_skipped` are those of `discover`."""
+        """`config` is the decoder's config before the first piece; `applied`, `on_skipped` and `warn` are those of `discover`."""
         from nevermore.pipelines.spark.session import project_session
 
         self._feed = feed
         self._config = config
         self._applied = applied
         self._skip = on_skipped
+        self._warn = warn
         self._join = join
         self._options = feed.task_options
         self._filesystem = feed.listing.filesystem if feed.topics is None else None
@@ -254,7 +256,9 @@ class SparkReading:
             settled = now.settled_ns
             size = sum(file.size for file in self._feed.listing.files if file.arrived_ns > settled)
             look = self._jobs.in_tasks if size > LOOKED_AT_BYTES else ahead
-            sweep = begin_sweep(self._feed.listing, now, self._options, self._applied, self._skip, look=look)
+            sweep = begin_sweep(
+                self._feed.listing, now, self._options, self._applied, self._skip, warn=self._warn, look=look
+            )
             work = self._of_files(sweep)
             now = yield from self._decoded(work)
             now = sweep.settled(now)

@@ -77,6 +77,8 @@ DISTINCT_BYTES = 1024
 """Shorter prefixes may be equal by chance, so such a file is not taken for a renamed one if others were read since."""
 
 _DIGITS = re.compile(r"\d+")
+_SHOWN = 3
+"""Files that a warning names."""
 RE_DELIVERED = "re-delivered file"
 
 OnSkipped = Callable[[str, int], None]
@@ -138,26 +140,39 @@ def begin_sweep(
     applied_lines: AppliedLines | None,
     on_skipped: OnSkipped,
     *,
+    warn: Callable[[str], None] | None = None,
     look: Look = ahead,
 ) -> Sweep:
     """Begin to read what has arrived since a position, or continue its sweep; see `discover`."""
     now = position if position.is_sweeping else position.sweeping(max(listing.newest_ns, position.settled_ns))
     changed = list(_changed_files(listing, now, options, on_skipped, look))
-    return Sweep(listing, now, _in_order(changed, now, applied_lines))
+    sweep = Sweep(listing, now, _in_order(changed, now, applied_lines))
+    if warn is not None and (late := _overtaken(sweep)):
+        warn(late)
+    return sweep
 
 
-def overtaken(sweep: Sweep) -> list[str]:
-    """New files whose numbered names come before those of files that were read already.
+def _overtaken(sweep: Sweep) -> str | None:
+    """A warning of new files that are read after files with higher numbers; None if there are none.
 
-    An object store may list a file late, after one with a higher number. Only names that differ by digits alone are compared.
+    An object store may list a file late, and in the order of names 10 comes before 9. Only names in one folder that differ by digits
+    alone are compared: the folders of partitions have numbers of their own.
     """
-    read: dict[str, str] = {}
-    for known in sweep.position.named:
-        kind = _DIGITS.sub("0", known.name)
-        read[kind] = max(read.get(kind, ""), known.name, key=place)
-    begun = {known.name for known in sweep.position.named}
-    highest = ((file.name, read.get(_DIGITS.sub("0", file.name), "")) for file, _ in sweep.files)
-    return [name for name, other in highest if other and name not in begun and place(name) < place(other)]
+    late, highest = list[str](), dict[str, list[int]]()
+    begun = [known.name for known in sweep.position.named]
+    for name in dict.fromkeys((*begun, *(file.name for file, _ in sweep.files))):
+        folder, _, base = name.rpartition("/")
+        series, numbers = f"{folder}/{_DIGITS.sub('0', base)}", [int(digits) for digits in _DIGITS.findall(base)]
+        if numbers < highest.setdefault(series, numbers) and name not in begun:
+            late.append(name)
+        highest[series] = max(highest[series], numbers)
+    if not late:
+        return None
+    more = f" and {len(late) - _SHOWN} more files" if len(late) > _SHOWN else ""
+    return (
+        f"{', '.join(late[:_SHOWN])}{more}: read after files with higher numbers, and applied after them; if that is not their "
+        "order, write numbers of equal length, and set order_by, such as order_by: [source.lsn]"
+    )
 
 
 def may_have_news(listing: Listing, position: FilePosition, options: FileOptions) -> bool:

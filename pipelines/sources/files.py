@@ -4,9 +4,8 @@ Each batch carries the position after it. A file that was renamed or delivered a
 bytes. Single files are read in `file_reader.py`.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,17 +15,13 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.decode.batches import BatchEnd, CompleteEvents, RawEvents, Rejected, SourceBatch, lost_events
 from nevermore.pipelines.errors import SourceError
-from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep, overtaken
+from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, begin_sweep
 from nevermore.pipelines.sources.file_documents import SNIFFED_BYTES, FilePiece
 from nevermore.pipelines.sources.file_listing import FileSystem, ListedFile, stored_version
 from nevermore.pipelines.sources.file_options import STOP, FileOptions
 from nevermore.pipelines.sources.file_position import FilePosition, ReadFile
 from nevermore.pipelines.sources.file_reader import is_compressed, read_file, unreadable_rest
 from nevermore.pipelines.workers import ahead, num_threads
-
-_log = logging.getLogger(__name__)
-_SHOWN = 3
-"""Files that a warning names."""
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
 OPEN_PAIR = "waiting for the new row of their update"
@@ -323,7 +318,7 @@ def discover(
     complete: CompleteEvents | None = None,
     on_skipped: OnSkipped | None = None,
     filesystem: FileSystem | None = None,
-    is_ordered: bool = False,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[SourceBatch]:
     """Read what is new in the files, in the order of their names; yield nothing if nothing is new.
 
@@ -336,7 +331,8 @@ def discover(
         on_skipped: called with the reason and number of skipped items: re-delivered files, unfinished lines,
             events of an open transaction.
         filesystem: file system for remote paths; None selects it by their scheme.
-        is_ordered: whether values in the events order them, so that nothing depends on when a file appears.
+        warn: called with what someone should see to: files that are read after others with higher numbers; None if values in
+            the events order them.
 
     Raises:
         SourceError: no such path, or a file that cannot be read.
@@ -351,14 +347,7 @@ def discover(
         raise SourceError(f"no file matches {', '.join(listing.patterns)}")
     # an unfinished sweep is finished first, over its original files: its position has only the last name
     for _ in range(2 if now.is_sweeping else 1):
-        sweep = begin_sweep(listing, now, chosen, applied_lines, skip)
-        if not is_ordered and (late := overtaken(sweep)):
-            _log.warning(
-                "%s appeared after files with higher numbers had been read: %s applied after them; if that is not their order, set "
-                "order_by, such as order_by: source.lsn",
-                ", ".join(late[:_SHOWN]) + (f" and {len(late) - _SHOWN} more files" if len(late) > _SHOWN else ""),
-                "its events are" if len(late) == 1 else "their events are",
-            )
+        sweep = begin_sweep(listing, now, chosen, applied_lines, skip, warn=warn)
         now = sweep.position
         waiting: SourceBatch | None = None
         try:

@@ -54,6 +54,15 @@ def test_a_signal_ends_the_whole_group(number: signal.Signals) -> None:
     assert group_of(leader) == set()
 
 
+def test_the_command_ends_when_its_parent_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", _GROUP, "time.sleep(600)"]) as process:
+        leader = wait_for("child", lambda: child_of(process.pid))
+        wait_for("grandchild", lambda: len(group_of(leader)) == 2)
+        process.kill()
+    wait_for("end", lambda: leader not in group_of(leader))
+    os.killpg(leader, signal.SIGKILL)  # Dagster ends its own children
+
+
 def test_a_command_that_ends_takes_its_children_and_its_code_along() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _GROUP, "sys.stdin.readline(); sys.exit(7)"], stdin=subprocess.PIPE

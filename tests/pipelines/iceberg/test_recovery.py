@@ -73,7 +73,8 @@ class Project:
 
     def recover(self, *names: str, is_dry: bool = False) -> dict[str, str]:
         config = load(self.config_path)
-        return {r.table: r.action for r in recover(config, open_catalog(config), names, is_dry=is_dry)}
+        allowing = config.model_copy(update={"tables_elsewhere": "allow"})
+        return {r.table: r.action for r in recover(config, open_catalog(allowing), names, is_dry=is_dry)}
 
     def archive_landing(self) -> None:
         shutil.rmtree(self.folder / "landing")
@@ -197,8 +198,8 @@ def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
     assert not project.catalog_file.exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_no_command_changes_the_tables_of_the_project_that_was_copied(
+@pytest.mark.parametrize("command", [*COMMANDS, *READERS, ["report", "shop.p"]], ids=lambda command: command[0])
+def test_no_command_reads_or_changes_the_tables_of_the_project_that_was_copied(
     command: list[str], project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Project(tmp_path / "copy")

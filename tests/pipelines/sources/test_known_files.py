@@ -1,5 +1,6 @@
 """Files that were read before are known again: renamed, re-delivered, replaced, older than the ledger."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nevermore.pipelines.errors import PositionLostError
 from nevermore.pipelines.sources import file_changes, file_position
 from nevermore.pipelines.sources.file_position import FilePosition
 from nevermore.pipelines.sources.files import discover
+from tests.pipelines.project import Project
 from tests.pipelines.sources.folder_reader import Reader, Seen, events_of, lines, numbers
 
 
@@ -189,26 +191,35 @@ def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "late", "is_named"),
+    ("first", "late", "named"),
     [
-        (["000001.jsonl", "000003.jsonl"], "000002.jsonl", True),
-        (["a-9.jsonl", "a-11.jsonl"], "a-10.jsonl", True),
-        (["000001.jsonl", "000002.jsonl"], "000003.jsonl", False),
-        (["orders-3.jsonl"], "customers-2.jsonl", False),
-        (["b/3.jsonl"], "a/2.jsonl", False),
+        (["000001.jsonl", "000003.jsonl"], ["000002.jsonl"], ["000002.jsonl"]),
+        (["a-9.jsonl", "a-11.jsonl"], ["a-10.jsonl"], ["a-9.jsonl", "a-10.jsonl"]),
+        (["000001.jsonl", "000002.jsonl"], ["000003.jsonl"], []),
+        (["9.jsonl"], ["10.jsonl"], []),
+        (["9.jsonl", "10.jsonl"], [], ["9.jsonl"]),
+        (["orders-3.jsonl"], ["customers-2.jsonl"], []),
+        (["b/3.jsonl"], ["a/2.jsonl"], []),
+        (["partition=0/t+0+010.jsonl", "partition=1/t+1+000.jsonl"], ["partition=0/t+0+020.jsonl"], []),
+        (["day=05/2.jsonl", "day=06/1.jsonl"], ["day=06/2.jsonl", "day=05/1.jsonl"], ["day=05/1.jsonl"]),
+        (["2026-01-05T10:00:01.jsonl"], ["2026-01-05T09:59:59.jsonl"], ["2026-01-05T09:59:59.jsonl"]),
     ],
 )
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_a_lower_number_that_appears_late_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: list[str], late: str, *, is_named: bool, is_ordered: bool
+@pytest.mark.usefixtures("engine")
+def test_lower_numbers_that_are_read_late_are_named_by_the_run(
+    tmp_path: Path, first: list[str], late: list[str], named: list[str], *, is_ordered: bool
 ) -> None:
-    pattern, position = str(tmp_path / "**" / "*.jsonl"), None
-    for names in (first, [late]):
+    source = {"type": "files", "path": "landing/**/*.jsonl", "format": "debezium-json"}
+    order = {"order_by": ["source.lsn"]} if is_ordered else {}
+    project = Project(tmp_path, {"shop.t": {"source": source, "key": ["id"], **order}})
+    found: list[str] = []
+    for number, names in enumerate((first, late)):
         for name in names:
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(f'{{"id": "{name}"}}\n')
-        assert not caplog.records
-        for batch in discover([pattern], position, is_ordered=is_ordered):
-            position = batch.position_after
-    found = [record.getMessage() for record in caplog.records]
-    assert [late in text and "order_by" in text for text in found] == [True] * (is_named and not is_ordered)
+            (project.landing / name).parent.mkdir(exist_ok=True)
+            row = {"id": name}
+            project.land(name, [json.dumps({"op": "c", "after": row, "source": {"table": "t", "lsn": number}})])
+        found += project.run().warnings
+    told = [name for name in (*first, *late) if any(name in text and "order_by" in text for text in found)]
+    assert told == ([] if is_ordered else named)
+    assert bool(found) == bool(told)
