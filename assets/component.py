@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from nevermore.assets.definitions import load_project
 from nevermore.pipelines.config.document import TEMPLATE
+from nevermore.pipelines.config.project import write
 
 
 class ScaffoldOptions(BaseModel):
@@ -18,7 +19,7 @@ class ScaffoldOptions(BaseModel):
 
 
 class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
-    """Writes defs.yaml, and a commented config next to it unless there is one."""
+    """Writes defs.yaml, and next to it a commented config with its schema, unless there is one."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[ScaffoldOptions]:
@@ -29,7 +30,7 @@ class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
         path = request.target_path / name
         dg.scaffold_component(request, {"config": name})
         if not path.exists():
-            path.write_text(TEMPLATE, encoding="utf-8")
+            write(path, TEMPLATE)
 
 
 @dg.scaffold_with(_ProjectScaffolder)

@@ -112,7 +112,7 @@ def _index(found: Sequence[Documented]) -> Html:
         link = name if one.page is None else Html(f"<a href='{quote(one.page)}'>{name}</a>")
         outcome = {None: f"not checked yet: nevermore check {one.table}", True: "passed", False: "failed"}[one.passed]
         rows.append([link, outcome, one.expectations, "" if one.snapshot_id is None else str(one.snapshot_id)])
-    shown = grid(["table", "expectations", "checked", "snapshot"], rows, max_rows=len(rows))
+    shown = grid(["table", "outcome", "expectations", "snapshot"], rows, max_rows=len(rows))
     return page("Expectations", shown if rows else Html("<p>No table of the config has expectations.</p>"))
 
 

@@ -1,6 +1,5 @@
 """The commands that start a project and fill it: `nevermore init`, `simulate`, `ingest` and `run`."""
 
-import json
 import signal
 import sys
 import threading
@@ -50,7 +49,7 @@ def init(
 ) -> None:
     """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
     from nevermore.pipelines.config.document import TEMPLATE, workspace
-    from nevermore.pipelines.config.project import SCHEMA, json_schema
+    from nevermore.pipelines.config.project import write
     from nevermore.pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
@@ -65,11 +64,10 @@ def init(
         text, found = config_text(sources), list(tables_of(sources))
         notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"# yaml-language-server: $schema={SCHEMA}\n{text}", encoding="utf-8")
-    (directory / SCHEMA).write_text(json.dumps(json_schema(), indent=1), encoding="utf-8")
+    write(path, text)
     file, also = directory / "workspace.yaml", ""
     if not file.exists():  # an existing one may load other code, too
-        file.write_text(workspace(directory), encoding="utf-8")
+        file.write_text(workspace(directory))
         also = f" and {file}, with which `dagster dev` opens the project"
     lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
     document: dict[str, Any] = {"path": str(path)}

@@ -6,6 +6,7 @@ unknown key, the nearest valid one. YAML is read in `document.py`.
 
 import glob
 import inspect
+import json
 import os
 import re
 from collections import Counter
@@ -577,6 +578,12 @@ class _Schema(GenerateJsonSchema):
         return {"anyOf": [inner, {"type": ["boolean", "null", "string", "integer", "object", "array"]}]}
 
 
+def write(path: Path, text: str) -> None:
+    """Write a config, and next to it the schema with which editors complete and check it."""
+    path.write_text(f"# yaml-language-server: $schema={SCHEMA}\n{text}", encoding="utf-8")
+    path.with_name(SCHEMA).write_text(json.dumps(json_schema(), indent=1))
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema of nevermore.yaml."""
     schema = Config.model_json_schema(schema_generator=_Schema)
@@ -585,6 +592,8 @@ def json_schema() -> dict[str, Any]:
         for name, text in meanings_of(section).items():
             if place is not None and name in place.get("properties", {}):
                 place["properties"][name]["description"] = text
-    schema["$schema"], schema["title"] = "https://json-schema.org/draft/2020-12/schema", "nevermore.yaml"
-    schema["description"] = "A project of Nevermore: catalog, mirrors and published tables."
-    return schema
+    return schema | {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "nevermore.yaml",
+        "description": "A project of Nevermore: catalog, mirrors and published tables.",
+    }

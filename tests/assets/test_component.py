@@ -1,5 +1,6 @@
 """A project as a component of Dagster: scaffolded, configured by defs.yaml, with the same definitions as workspace.yaml."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ def test_a_component_has_the_definitions_of_the_project(tmp_path: Path) -> None:
             "type": "nevermore.assets.component.NevermoreProject",
             "attributes": {"config": "shop.yaml"},
         }
-        assert "tables:" in (folder / "shop.yaml").read_text()  # the commented config, which `dg` must not overwrite
+        first, _, config = (folder / "shop.yaml").read_text().partition("\n")
+        assert "tables:" in config  # the commented config, which `dg` must not overwrite
+        assert first == "# yaml-language-server: $schema=nevermore.schema.json"  # editors find it next to the config
+        assert "properties" in json.loads((folder / "nevermore.schema.json").read_text())
         (folder / "shop.yaml").write_text(project.path.read_text())
         with sandbox.load_component_and_build_defs(folder) as (component, defs):
             assert isinstance(component, NevermoreProject)
