@@ -13,9 +13,6 @@ from nevermore.scan_core.expr.vectors import Kernel, Operand, Vector
 from nevermore.scan_core.model.schema import Type
 from nevermore.scan_core.rows.buffers import scalar
 
-_JAVA_LINE_END = r"\n\r\x{85}\x{2028}\x{2029}"
-_SIMPLE_ESCAPES = frozenset("dDwWtnrf\\.[]{}()*+?^$|/-\"'`~!@#%&=:;<>, _")
-
 
 class Wildcard(Enum):
     """The two wildcards of LIKE."""
@@ -76,6 +73,23 @@ def is_like_exact(pattern: str, escape: str | None) -> bool:
     return all(isinstance(p, str) for p in like_parts(pattern, escape))
 
 
+_LINE_END = r"\n\r\x{85}\x{2028}\x{2029}"
+_PIECE = re.compile(r"\\.|\[\^?+(?:\\.|&(?!&)|[^\]\[\\&])+\]|\(\?(?!:)|[*+?}]\+|.", re.DOTALL)
+"""An escape, a class of characters, something that is refused, or a single character."""
+_IN_CLASS = {rf"\{c}": rf"\{c}" for c in "dDwWtnrf\\.[]{}()*+?^$|/-\"'`~!@#%&=:;<>,_"} | {
+    r"\ ": " ",
+    r"\s": r"\x09-\x0d ",
+}
+_ESCAPES = _IN_CLASS | {r"\s": r"[\x09-\x0d ]", r"\S": r"[^\x09-\x0d ]", r"\A": r"\A", r"\z": r"\z"}
+_REFUSED = {
+    "(?": "groups other than (...) and (?:...)",
+    "[": "a [ is not closed, or [...] holds [, && or a leading ]",
+    "$": "$ before the end",
+    "\\": "it ends in a backslash",
+    **dict.fromkeys(("*+", "++", "?+", "}+"), "possessive quantifiers"),
+}
+
+
 @lru_cache(maxsize=256)
 def translated_regex(pattern: str) -> str:
     """Java's regular expression `pattern` as Arrow finds it anywhere in a string.
@@ -83,85 +97,32 @@ def translated_regex(pattern: str) -> str:
     Raises:
         ValueError: it is malformed or means something else in RE2.
     """
-    translated = _Translation(pattern).result
+    flags = re.match(r"\(\?([is]+)\)", pattern)
+    begin = flags.end() if flags else 0
+
+    def escaped(found: re.Match[str], known: Mapping[str, str]) -> str:
+        if found[0] not in known:
+            raise ValueError(f"the escape {found[0]}")
+        return known[found[0]]
+
+    def translated(found: re.Match[str]) -> str:
+        piece = found[0]
+        if piece == "." and not (flags and "s" in flags[1]):
+            return f"[^{_LINE_END}]"
+        if piece == "$" and pattern[found.end() : found.end() + 1] in {"", ")", "|"}:
+            return rf"(?:\r\n|[{_LINE_END}])?\z"
+        if piece in _REFUSED:
+            raise ValueError(_REFUSED[piece])
+        if piece[0] == "[":
+            return re.sub(r"\\.", lambda inner: escaped(inner, _IN_CLASS), piece, flags=re.DOTALL)
+        return escaped(found, _ESCAPES) if piece[0] == "\\" else piece
+
     try:
-        pc.match_substring_regex(pa.array([""]), pattern=translated)
-    except pa.ArrowInvalid as error:
+        result = pattern[:begin] + "".join(map(translated, _PIECE.finditer(pattern, begin)))
+        pc.match_substring_regex(pa.array([""]), pattern=result)
+    except (ValueError, pa.ArrowInvalid) as error:
         raise ValueError(f"the regular expression {pattern!r} is not supported: {error}") from error
-    return translated
-
-
-class _Translation:
-    """One pass over a Java pattern; refuses what has no equal in RE2."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._at = 0
-        flags = re.match(r"\(\?([is]+)\)", pattern)
-        self._dot_matches_all = bool(flags and "s" in flags[1])
-        out = []
-        if flags:
-            out.append(flags[0])
-            self._at = flags.end()
-        while self._at < len(pattern):
-            out.append(self._next())
-        self.result = "".join(out)
-
-    def _refuse(self, what: str) -> ValueError:
-        return ValueError(f"the regular expression {self._pattern!r} is not supported: {what}")
-
-    def _next(self) -> str:
-        character = self._pattern[self._at]
-        self._at += 1
-        match character:
-            case "\\":
-                return self._escape(in_class=False)
-            case "[":
-                return self._character_class()
-            case ".":
-                return "." if self._dot_matches_all else f"[^{_JAVA_LINE_END}]"
-            case "$":
-                if self._at < len(self._pattern) and self._pattern[self._at] not in ")|":
-                    raise self._refuse("$ before the end")
-                return rf"(?:\r\n|[{_JAVA_LINE_END}])?\z"
-            case "(" if self._pattern.startswith("?", self._at) and not self._pattern.startswith("?:", self._at):
-                raise self._refuse("groups other than (...) and (?:...)")
-            case "*" | "+" | "?" | "}" if self._pattern.startswith("+", self._at):
-                raise self._refuse("possessive quantifiers")
-            case _:
-                return character
-
-    def _escape(self, *, in_class: bool) -> str:
-        if self._at >= len(self._pattern):
-            raise self._refuse("it ends in a backslash")
-        character = self._pattern[self._at]
-        self._at += 1
-        if character == "s":
-            return r"\x09-\x0d " if in_class else r"[\x09-\x0d ]"
-        if character == "S" and not in_class:
-            return r"[^\x09-\x0d ]"
-        if character in {"A", "z"} and not in_class:
-            return f"\\{character}"
-        if character in _SIMPLE_ESCAPES:
-            return f"\\{character}" if not character.isspace() else character
-        raise self._refuse(f"the escape \\{character}")
-
-    def _character_class(self) -> str:
-        out = ["["]
-        if self._pattern.startswith("^", self._at):
-            self._at += 1
-            out.append("^")
-        start = self._at
-        while True:
-            if self._at >= len(self._pattern):
-                raise self._refuse("a [ is not closed")
-            character = self._pattern[self._at]
-            self._at += 1
-            if character == "]" and self._at - 1 > start:
-                return "".join([*out, "]"])
-            if character == "[" or self._pattern.startswith("&&", self._at - 1) or character == "]":
-                raise self._refuse(f"{character} inside [...]")
-            out.append(self._escape(in_class=True) if character == "\\" else character)
+    return result
 
 
 _SPECIAL_LOWER = "[İΣ]"

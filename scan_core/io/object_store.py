@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -64,40 +64,6 @@ def _after_fork() -> None:
     _store.cache_clear()
 
 
-class StoredObject(Protocol):
-    """One object of a store. Safe for several threads; errors are OSErrors.
-
-    `may_repeat`: a request may be sent a second time, and the object closed while the first still waits.
-    """
-
-    may_repeat: bool
-
-    @property
-    def version(self) -> str | None:
-        """What tells this object from one that replaces it; None before the first answer, or if the store does not say."""
-        ...
-
-    def expect(self, version: str) -> None:
-        """Refuse any other version from now on, because parts of this one are already known."""
-        ...
-
-    def tail(self, length: int) -> tuple[memoryview, int]:
-        """The last bytes, all of a shorter object, and its size."""
-        ...
-
-    def size(self) -> int:
-        """Size of the object in bytes."""
-        ...
-
-    def read_at(self, length: int, offset: int) -> memoryview:
-        """The bytes of one range; shorter where the object ends."""
-        ...
-
-    def close(self) -> None:
-        """Release it."""
-        ...
-
-
 class ArrowObject:
     """An object as pyarrow or a FileIO opens it.
 
@@ -116,20 +82,20 @@ class ArrowObject:
         """Its version is not known."""
 
     def tail(self, length: int) -> tuple[memoryview, int]:
-        """See `StoredObject`."""
+        """The last bytes, all of a shorter object, and its size."""
         start = max(self._size - length, 0)
         return self.read_at(self._size - start, start), self._size
 
     def size(self) -> int:
-        """See `StoredObject`."""
+        """Size of the object in bytes."""
         return self._size
 
     def read_at(self, length: int, offset: int) -> memoryview:
-        """See `StoredObject`."""
+        """The bytes of one range; shorter where the object ends."""
         return memoryview(self._file.read_at(length, offset))
 
     def close(self) -> None:
-        """See `StoredObject`."""
+        """Release it."""
         self._file.close()
 
 
@@ -165,11 +131,11 @@ class S3Object:
 
     @property
     def version(self) -> str | None:
-        """See `StoredObject`."""
+        """The tag of the object, after the first answer."""
         return self._version
 
     def expect(self, version: str) -> None:
-        """See `StoredObject`.
+        """Refuse any other version from now on, because parts of this one are already known.
 
         Raises:
             ReplacedObjectError: another one was read.
@@ -180,7 +146,7 @@ class S3Object:
             self._version = version
 
     def tail(self, length: int) -> tuple[memoryview, int]:
-        """See `StoredObject`."""
+        """The last bytes, all of a shorter object, and its size."""
         import obstore
 
         try:
@@ -194,7 +160,7 @@ class S3Object:
         return data, self._size
 
     def size(self) -> int:
-        """See `StoredObject`."""
+        """Size of the object in bytes."""
         import obstore
 
         if self._size is None:
@@ -207,7 +173,7 @@ class S3Object:
         return self._size
 
     def read_at(self, length: int, offset: int) -> memoryview:
-        """See `StoredObject`."""
+        """The bytes of one range; shorter where the object ends."""
         import obstore
 
         if length <= 0:
@@ -232,6 +198,14 @@ class S3Object:
         """
         if (version := meta["e_tag"]) is not None:
             self.expect(version)
+
+
+StoredObject: TypeAlias = ArrowObject | S3Object
+"""One object of a store. Safe for several threads; errors are OSErrors.
+
+`may_repeat`: a request may be sent a second time, and the object closed while the first still waits. `version` tells the object from
+one that replaces it; None before the first answer, or if the store does not say.
+"""
 
 
 def open_s3(location: Location, properties: Mapping[str, str]) -> S3Object | None:

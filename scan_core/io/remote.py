@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from threading import Lock
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -22,47 +22,6 @@ Range = tuple[int, int]
 """Offset and length."""
 
 _LOCAL_BRIDGE = 16 * 1024
-
-
-class ByteSource(Protocol):
-    """An open file, of which ranges are read."""
-
-    @property
-    def version(self) -> str | None:
-        """What tells the file from one that replaces it under its name; None if that is not known, or an open file never changes."""
-        ...
-
-    def read(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of each range, in the order given; shorter where the file ends."""
-        ...
-
-    def read_at(self, length: int, offset: int) -> bytes:
-        """The bytes of one range."""
-        ...
-
-    def read_tail(self, length: int) -> bytes:
-        """The last bytes, no fewer than `length` unless the file is shorter."""
-        ...
-
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        ...
-
-    def held(self, ranges: Sequence[Range]) -> AbstractContextManager[None]:
-        """A context in which these ranges are in memory for pyarrow, where that pays."""
-        ...
-
-    def for_arrow(self) -> pa.NativeFile:
-        """The file as pyarrow reads it."""
-        ...
-
-    def streamed(self, ranges: Sequence[Range]) -> pa.NativeFile:
-        """The file as pyarrow reads it, if it will read these ranges from top to bottom, little by little."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
 
 
 class ByteRanges:
@@ -515,6 +474,11 @@ class RemoteFile:
 
     def _in_tail(self, offset: int, length: int) -> bool:
         return self._tail is not None and self._size is not None and self._tail[0] <= offset <= self._size - length
+
+
+ByteSource: TypeAlias = ByteRanges | RemoteFile
+"""An open file, of which ranges are read. `version` tells it from one that replaces it under its name; None if that is not known,
+or an open file never changes."""
 
 
 class _Blocks:

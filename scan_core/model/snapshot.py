@@ -5,7 +5,7 @@ Plain values as manifests state them, with inheritance already applied (sequence
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -61,8 +61,8 @@ class ContentFile:
 
     `path` is as the manifest writes it. `partition` holds one value per field of the spec, in its order, normalised
     so that `==` is partition equality (rule 5: floats as canonical bits). Bounds are Iceberg single-value bytes by
-    field id; a missing id means unknown. Bounds and counts do not count for equality. Those of a file in a table serve
-    planning alone, and stay behind when the file is pickled into a task. `snapshot_id` is None where the manifest list states it.
+    field id; a missing id means unknown. What `repr` does not show, such as bounds and counts, does not count for equality. Of a
+    file in a table it serves planning alone, and stays behind when the file is pickled into a task. `snapshot_id` is None where the manifest list states it.
     """
 
     path: str
@@ -79,10 +79,10 @@ class ContentFile:
     null_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     nan_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     column_sizes: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
-    split_offsets: tuple[int, ...] = ()
+    split_offsets: tuple[int, ...] = field(default=(), repr=False, compare=False)
     key_metadata: bytes | None = None
-    snapshot_id: int | None = field(default=None, compare=False)
-    sort_order_id: int | None = field(default=None, compare=False)
+    snapshot_id: int | None = field(default=None, repr=False, compare=False)
+    sort_order_id: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_encrypted(self) -> bool:
@@ -91,7 +91,10 @@ class ContentFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_new = self.data_sequence_number == UNCOMMITTED
-        return type(self), tuple(getattr(self, f.name) if f.repr or is_new else _NOTHING for f in fields(self))
+        return type(self), tuple(
+            getattr(self, f.name) if f.repr or is_new else _NOTHING if f.default is MISSING else f.default
+            for f in fields(self)
+        )
 
     def null_count(self, field_id: int) -> int | None:
         """How many rows have NULL in a column; None if unknown.

@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nevermore.scan_core.io.cache import BoundedCache
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.options import ScanOptions
 from nevermore.scan_core.model.schema import NestedField, Schema
-from nevermore.scan_core.model.snapshot import ContentFile, DataFile, DeleteFile, FileFormat, PartitionSpec
+from nevermore.scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
 from nevermore.scan_core.rows.selection import RowSample
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ SHARED_GROUP_FILES = 64
 """A delete set of fewer files costs a task less than a millisecond, wherever it comes from."""
 _REMEMBERED = 4
 """Reads whose shared part a worker keeps unpacked."""
-
-F = TypeVar("F", bound=ContentFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,6 @@ class PackedSplits:
 def pack_splits(splits: Sequence[Split]) -> PackedSplits:
     """The splits of one plan as bytes, from which `unpack_split` restores each split."""
     splits = tuple(splits)  # a plan makes them when asked, others each time
-    lean = _Lean()
     uses: Counter[int] = Counter()
     for split in splits:
         uses.update({id(group) for task in split.tasks for group in task.equality_deletes})
@@ -217,12 +214,8 @@ def pack_splits(splits: Sequence[Split]) -> PackedSplits:
                 if uses[id(group)] > 1 and len(group.files) >= SHARED_GROUP_FILES:
                     shared.setdefault(id(group), group)
     numbers = {key: number for number, key in enumerate(shared)}
-    packed = tuple(
-        _dump([numbers[id(split.context)], [lean.task(task) for task in split.tasks]], lean.twins(numbers))
-        for split in splits
-    )
-    bodies = [lean.group(s) if isinstance(s, EqualityDeleteGroup) else s for s in shared.values()]
-    return PackedSplits(pickle.dumps(bodies, protocol=5), packed)
+    packed = tuple(_dump((numbers[id(split.context)], split.tasks), numbers) for split in splits)
+    return PackedSplits(pickle.dumps([*shared.values()], protocol=5), packed)
 
 
 def unpack_split(shared: bytes, packed: bytes) -> Split:
@@ -231,41 +224,7 @@ def unpack_split(shared: bytes, packed: bytes) -> Split:
     parts = _SHARED.get(digest, lambda: pickle.loads(shared), _REMEMBERED)  # noqa: S301 - see the charter
     number, tasks = _Loader(io.BytesIO(packed), parts).load()
     context: ScanContext = parts[number]
-    return Split(context, tuple(tasks))
-
-
-class _Lean:
-    """Files as they are sent, each group made once."""
-
-    def __init__(self) -> None:
-        self._groups: dict[int, tuple[EqualityDeleteGroup, EqualityDeleteGroup]] = {}
-
-    def task(self, task: FileScanTask) -> FileScanTask:
-        vector = task.deletion_vector
-        return replace(
-            task,
-            data_file=_as_sent(task.data_file),
-            equality_deletes=tuple(map(self.group, task.equality_deletes)),
-            position_deletes=tuple(map(_as_sent, task.position_deletes)),
-            deletion_vector=None if vector is None else _as_sent(vector),
-        )
-
-    def group(self, group: EqualityDeleteGroup) -> EqualityDeleteGroup:
-        if (known := self._groups.get(id(group))) is not None:
-            return known[1]
-        files = tuple(map(_as_sent, group.files))
-        lean = replace(group, files=files, covered_by=tuple(map(self.group, group.covered_by)))
-        self._groups[id(group)] = group, lean
-        return lean
-
-    def twins(self, numbers: dict[int, int]) -> dict[int, int]:
-        """Numbers by the identity of the lean groups."""
-        return {id(lean): numbers[key] for key, (_, lean) in self._groups.items() if key in numbers}
-
-
-def _as_sent(file: F) -> F:
-    """A file without what planning alone needs; its statistics are not pickled either."""
-    return replace(file, split_offsets=(), snapshot_id=None, sort_order_id=None)
+    return Split(context, tasks)
 
 
 def _dump(value: Any, numbers: dict[int, int]) -> bytes:

@@ -40,14 +40,12 @@ from nevermore.scan_core.files.parquet.footer import (
     Chunk,
     Leaf,
 )
-from nevermore.scan_core.files.parquet.thrift import I32Value, Struct, write_struct
+from nevermore.scan_core.files.parquet.thrift import I32Value, write_struct
 from nevermore.scan_core.io.remote import BLOCK_BYTES, ByteSource, Range, RemoteFile
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError
 from nevermore.scan_core.rows.buffers import numbers, validity
 
 _OFFSET_BYTES = 4
-_LENGTH_BYTES = 4
-"""The length in front of each text or binary value of a page."""
 _LEVEL_BYTES = 4
 """The two levels of a value in a list or map."""
 _TOLERANCE = 4
@@ -306,7 +304,9 @@ class DecodedSizes:
     def _as_numbers(self, page: PageFacts) -> bytes:
         """A page whose header states that its values are numbers."""
         data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
-        header, begin = _header_of(data, 0)
+        found = page_header(data, 0, len(data))
+        assert found is not None  # noqa: S101  it was read before
+        header, begin = found
         details, encoding = (8, 4) if page.kind == DATA_PAGE_V2 else (5, 2)
         stated = {
             i: v if isinstance(v, bool) else I32Value(v) for i, v in header[details].items() if isinstance(v, int)
@@ -333,19 +333,15 @@ class DecodedSizes:
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, dictionary of {self._name(leaf)}"):
             start, length = _dictionary_range(chunk)
             data = self._source.read_at(length, start)
-            header, begin = _header_of(data, 0)
-            if header.get(1) != DICTIONARY_PAGE:
+            if (page := page_facts(data)) is None:
+                raise ValueError("a dictionary page without header, or one without sizes")
+            if page.kind != DICTIONARY_PAGE or not page.num_values:
                 return 0
-            details, size = header.get(7), header.get(3)
-            if not isinstance(details, dict) or not isinstance(size, int) or not isinstance(details.get(1), int):
-                raise ValueError("a dictionary page without its size")  # noqa: TRY004  the bytes are wrong
-            if begin + size > len(data):
-                data = self._source.read_at(begin + size, start)
-            if not details[1]:
-                return 0
-            self._check_page(row_group, leaf, header[2], limits)
-            _check_totals(chunk, header[2], 0)
-            values = _as_plain_page(chunk, header[2], details[1], data[begin : begin + size])
+            if (end := page.body + page.stored_bytes) > len(data):
+                data = self._source.read_at(end, start)
+            self._check_page(row_group, leaf, page.plain_bytes, limits)
+            _check_totals(chunk, page.plain_bytes, 0)
+            values = _as_plain_page(chunk, page.plain_bytes, page.num_values, data[page.body : end])
             return int(_lengths(values).max())
 
     def _costs(
@@ -396,7 +392,7 @@ class DecodedSizes:
         if (known := self._pages.get(key)) is not None:
             return known
         chunk = self._chunk(row_group, leaf)
-        num_bytes = num_values = largest = repeated = dictionary = 0
+        num_bytes = num_values = largest = repeated = 0
         prefixed: list[PageFacts] = []
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
             for page in page_walk(self._source, chunk):
@@ -404,7 +400,6 @@ class DecodedSizes:
                 num_bytes += plain
                 largest = max(largest, plain)
                 if page.kind == DICTIONARY_PAGE:
-                    dictionary = max(dictionary, plain - _LENGTH_BYTES * page.num_values)
                     continue
                 num_values += page.num_values
                 is_known = not self._is_remote and page.encoding in _BY_DICTIONARY
@@ -415,7 +410,7 @@ class DecodedSizes:
                 elif page.encoding == DELTA_BYTE_ARRAY and page.num_values:
                     prefixed.append(page)
             _check_totals(chunk, num_bytes, num_values)
-        return self._pages.setdefault(key, ChunkPages(largest, dictionary, repeated, tuple(prefixed)))
+        return self._pages.setdefault(key, ChunkPages(largest, repeated, tuple(prefixed)))
 
     def _name(self, leaf: int) -> str:
         return repr(".".join(self._layout.footer.leaves[leaf].path))
@@ -500,13 +495,6 @@ def _width(kind: pa.DataType) -> int | None:
     except ValueError:
         return None
     return -(-bits // 8)
-
-
-def _header_of(data: bytes, position: int) -> tuple[Struct, int]:
-    found = page_header(data, position, len(data) - position)
-    if found is None:
-        raise ValueError("a page without header")
-    return found
 
 
 @cache

@@ -269,7 +269,6 @@ class FileColumns:
         fields: of each column.
         leaves: for each column the indices of its leaf columns.
         ranges: the same by the ways.
-        num_leaves: of all columns.
         string_columns: top-level columns of strings, which may be worth reading as dictionaries.
         has_field_ids: some field at some depth has an id.
         leaf_types: of all leaf columns.
@@ -281,7 +280,6 @@ class FileColumns:
     fields: list[pa.Field]
     leaves: list[Sequence[int]]
     ranges: Mapping[Way, range]
-    num_leaves: int
     string_columns: tuple[int, ...]
     has_field_ids: bool
     leaf_types: tuple[pa.DataType, ...]
@@ -328,7 +326,6 @@ def file_columns(schema: pa.Schema) -> FileColumns:
         [*schema, *(field for _, field, _ in members)],
         all_leaves,
         {**{(i,): found for i, found in enumerate(leaves)}, **{way: found for way, _, found in members}},
-        leaves[-1].stop if leaves else 0,
         tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
         any(_has_id(field) for field in schema),
         tuple(found for field in schema for found in _leaves_of(field.type)),
@@ -379,13 +376,11 @@ class ChunkPages(NamedTuple):
 
     Attributes:
         largest_bytes: of the largest page when decompressed.
-        dictionary_bytes: of all values of the dictionary, which bounds each single one.
         num_repeated: values stored as codes of the dictionary.
         prefixed: pages in which values share a prefix with the value before (DELTA_BYTE_ARRAY).
     """
 
     largest_bytes: int
-    dictionary_bytes: int
     num_repeated: int
     prefixed: tuple[PageFacts, ...]
 
