@@ -24,9 +24,12 @@ MIN_VERSION = 14
 SESSION = (
     "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex -c timezone=UTC "
     "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c search_path=pg_catalog -c synchronous_commit=local "
-    "-c row_security=off"
+    "-c row_security=off -c jit=off"
 )
-"""Settings on which the text of values depends; rows that a policy hides are an error; a commit waits for the server's own disk, not for its standbys."""
+"""Settings on which the text of values depends; rows that a policy hides are an error; a commit waits for the server's own disk, not for its standbys.
+
+Compiling the query for the publication would take seconds, the query itself milliseconds.
+"""
 REPLICATION_SESSION = f"{SESSION} -c wal_sender_timeout=0 -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6"
 """The server must not ask for answers: a commit may take longer than it waits, and psycopg2 would acknowledge what it thinks is idle."""
 CONNECT_SECONDS = 15

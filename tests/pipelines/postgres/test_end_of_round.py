@@ -1,6 +1,7 @@
 """A round ends with all that was committed before it, without waiting for the server to write more of its log."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -85,3 +86,11 @@ def test_a_role_that_may_not_write_messages_is_told_how(shop: Any, asked: Server
     (table,) = run_once(config).tables
     shop.sql("COMMIT")
     assert "permission denied for function pg_logical_emit_message" in str(table.error)
+
+
+def test_questions_to_the_catalog_are_not_compiled(shop: Any) -> None:
+    shop.sql("CREATE TABLE items (id int PRIMARY KEY)", "CREATE PUBLICATION pub FOR TABLE items")
+    server = Server(PostgresSource(type="postgres", dsn=shop.dsn, slot=shop.slot, publication="pub"))
+    with closing(server):
+        assert server.value("SHOW jit") == "off"
+        assert [table.name for table in server.require_publication().tables] == ["public.items"]
