@@ -144,11 +144,7 @@ def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
     failed = "FAILED" if result.blocks else "WARNING"
     outcome = ("passed" if result.compared else "nothing") if result.passed else failed
     typer.echo(f"{outcome}  {name}  {result.name}  {result.counts()}")
-    for line in [
-        *result.details,
-        *(f"key {key}" for key in result.offending_keys),
-        *(f"to see more: {command}" for command in result.reproduce),
-    ]:
+    for line in result.lines():
         typer.echo(f"        {line}")
 
 

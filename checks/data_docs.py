@@ -20,7 +20,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import open_table
-from nevermore.scan_core.io import require_package
+from nevermore.scan_core.io import require_package, whole_file
 from nevermore.scan_core.parts import Html, escaped, grid, page
 
 INDEX = "index.html"
@@ -100,9 +100,8 @@ def _kept(config: Config, name: str) -> KeptResults | None:
 
 
 def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    with whole_file(path, 0o666) as file:
+        file.write(text.encode())
 
 
 def _index(found: Sequence[Documented]) -> Html:

@@ -3,7 +3,8 @@
 A check covers all rows, or only the keys that changed since a snapshot that passed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,13 @@ from nevermore.checks.comparison import (
     sample,
 )
 from nevermore.checks.reference.expected_rows import AdoptedRows, changed_keys, fold_changes, fold_log, live_query
-from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, open_connection, private_database
+from nevermore.checks.reference.sql_columns import (
+    APPENDED,
+    PrivateDatabase,
+    limited_memory,
+    open_connection,
+    private_database,
+)
 from nevermore.checks.subject import DELETED_FLAG, Subject
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.maintain.log_base import BaseToCheck
@@ -68,12 +75,26 @@ class MirrorRows:
         self._database = database
 
     @cached_property
-    def engine(self) -> Relation:
-        """All rows that the engine returns."""
+    def scan(self) -> Scan:
+        """The scan of all rows."""
         options = self.subject.options
         limit = min(self.subject.memory_bytes // SCAN_SHARE, options.memory_limit_bytes)
-        scan = self.subject.opened.scan().with_options(replace(options, memory_limit_bytes=limit))
-        return self.stored("engine", scan.arrow_schema, scan.to_batches())
+        return self.subject.opened.scan().with_options(replace(options, memory_limit_bytes=limit))
+
+    @cached_property
+    def engine(self) -> Relation:
+        """All rows that the engine returns."""
+        return self.read("engine")
+
+    @property
+    def arriving(self) -> Relation:
+        """The rows of `alive` among those of the scan that are being stored."""
+        schema = canonical_schema(self.scan.arrow_schema)
+        return alive(Relation(self._database.connection, APPENDED, schema), self.subject)
+
+    def read(self, name: str, *query: str) -> Relation:
+        """See `stored`: rows of the scan, which is run."""
+        return self.stored(name, self.scan.arrow_schema, self.scan.to_batches(), *query)
 
     @cached_property
     def alive(self) -> Relation:
@@ -117,15 +138,23 @@ class MirrorRows:
         """The number of these keys, as results have it."""
         return {"rows in table": self.alive.num_rows}
 
-    def stored(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> Relation:
-        """Rows as a table of the database."""
+    def stored(
+        self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], *query: str
+    ) -> Relation:
+        """Rows as a table of the database, or what a query makes of them."""
         schema = canonical_schema(schema)
-        tables = (batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch]) for batch in batches)
         if not schema.names:  # of a mirror that has no columns yet
             return Relation(self._database.connection, "(SELECT 1 WHERE false)", schema)
         stored = numbered(schema.empty_table()).schema
-        self._database.store(name, stored, (numbered(canonical(table)) for table in tables))
+        self._database.store(name, stored, (numbered(canonical(pa.table(batch))) for batch in batches), *query)
         return Relation(self._database.connection, self._database.name(name), schema)
+
+
+@contextmanager
+def mirror_rows(subject: Subject) -> Iterator[MirrorRows]:
+    """The rows of a mirror in a database of their own."""
+    with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
+        yield MirrorRows(subject, database)
 
 
 def _equal_rows(rows: MirrorRows) -> CheckResult:
@@ -217,8 +246,7 @@ def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult
     Raises:
         ConfigError: DuckDB needs more memory than the config allows.
     """
-    with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
-        rows = MirrorRows(subject, database)
+    with mirror_rows(subject) as rows:
         try:
             return {name: ROW_CHECKS[name](rows) for name in names}
         except duckdb.OutOfMemoryException as error:

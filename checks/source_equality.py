@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, Relation
-from nevermore.checks.equality import DATABASE_SHARE, MirrorRows, result_of, unless_none
+from nevermore.checks.equality import MirrorRows, mirror_rows, result_of, unless_none
 from nevermore.checks.mirror_checks import mirror_subject, with_evidence
-from nevermore.checks.reference.sql_columns import limited_memory, private_database
 from nevermore.pipelines.changes.change_log import ChangeLog, read_changes
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.decode.batches import with_members
@@ -58,22 +57,21 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
             return nothing
         decided = Decided(claims=feed.live.positions.from_json(ingest.position).claims)
         decoding = feed.remembering(catalog).config([ingest], decided)
-        with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
-            rows = MirrorRows(subject, database)
-            like = rows.alive.schema
+        with mirror_rows(subject) as rows:
+            like = rows.arriving.schema
             reading = _Reading(
                 feed.live, decoding, table, feed.read_bytes, settings.checks.max_rows_per_second, rows, catalog
             )
-            num_unlike, compared = 0, {"rows in database": 0, "rows in mirror": rows.alive.num_rows}
+            num_unlike, compared = 0, dict[str, int]()
             if (hashes := reading.by_hashes(decided.claims[table])) is not None:
-                compared["rows in database"], source, mirror = hashes
+                compared, source, mirror = hashes
                 differing = reading.unchanged(source, mirror, source.schema.names[:-1], are_texts=True)
                 if differing is None:
                     return result_of(NAME, compared, notes=reading.notes)
                 num_unlike = differing[0].among(differing[1].select(source.schema.names[:-1])).num_rows
                 reading.notes.clear()
             source = rows.stored("source", like, reading.rows(ingest.position, like))
-            compared["rows in database"] = source.num_rows
+            compared = {"rows in database": source.num_rows, "rows in mirror": rows.alive.num_rows}
             names = [name for name in dict.fromkeys((*subject.key, *like.names)) if name not in reading.lacking]
             source, key = source.select(names), subject.key or names
             notes = [f"not compared: {name}, which the database does not have" for name in sorted(reading.lacking)]
@@ -121,21 +119,23 @@ class _Reading:
     num_rejected: int = 0
     until: int = 0
 
-    def by_hashes(self, source_table: str) -> tuple[int, Relation, Relation] | None:
-        """(Rows in the database, rows of ranges whose sums differ there, those of the mirror), as `HashedTable` has them.
+    def by_hashes(self, source_table: str) -> tuple[dict[str, int], Relation, Relation] | None:
+        """(Numbers of rows, rows of ranges whose sums differ in the database, those of the mirror), as `HashedTable` has them.
 
         None if a type has no text that is the same on both sides, or the key does not begin with an integer.
         """
-        theirs, alive = self.live.hashed(self.config.tables[0], source_table), self.mirror.alive
-        ours = hashed_in_duckdb(alive.connection, alive.sql, alive.schema, theirs.key)
-        names = alive.schema.names
+        theirs, rows = self.live.hashed(self.config.tables[0], source_table), self.mirror.arriving
+        ours, names = hashed_in_duckdb(rows.connection, rows.sql, rows.schema, theirs.key), rows.schema.names
         if {*theirs.key} != {*self.mirror.subject.key} or not theirs.is_like(ours, names):
             return None
+        # storing the rows themselves would take longer than hashing them
+        kept = self.mirror.read("hashes", f"FROM {ours.hashed(names)}")
+        ours = replace(ours, stored=kept.sql)
         num_rows, width, places = theirs.differing(ours, names, self.most)
         there = self.mirror.stored("source", theirs.schema, theirs.rows(names, width, places))
         here = self.mirror.stored("hashed", ours.schema, ours.rows(names, width, places))
         self.until = theirs.now()
-        return num_rows, there, here
+        return {"rows in database": num_rows, "rows in mirror": kept.num_rows}, there, here
 
     def unchanged(
         self, database: Relation, mirror: Relation, key: Sequence[str], *, are_texts: bool = False
@@ -143,7 +143,10 @@ class _Reading:
         """Rows of the database and of the mirror that differ, without those of keys that changed; None if there are none."""
         if (found := database.compare(mirror)).equal:
             return None
-        kinds, ends = pa.schema([self.mirror.alive.schema.field(name) for name in key]), time.monotonic() + WAIT_SECONDS
+        kinds, ends = (
+            pa.schema([self.mirror.arriving.schema.field(name) for name in key]),
+            time.monotonic() + WAIT_SECONDS,
+        )
         while True:
             log = ChangeLog(self.catalog, change_log_name(self.table))
             try:

@@ -91,16 +91,10 @@ def _judge(table: str, results: Iterable[CheckResult]) -> None:
     found = list(results)
     failed = [result for result in found if result.blocks]
     if failed:
-        raise AssertionError("\n".join(line for result in failed for line in _lines(table, result)))
+        raise AssertionError("\n".join("\n  ".join([f"{table}: {one.name} failed", *one.lines()]) for one in failed))
     if not any(result.compared for result in found):  # a test that compares nothing must not be green
         reasons = "; ".join(detail for result in found for detail in result.details)
         raise AssertionError(f"{table}: nothing was compared: {reasons}")
-
-
-def _lines(table: str, result: CheckResult) -> list[str]:
-    keys = [f"  key {dict(key)}" for key in result.offending_keys]
-    commands = [f"  to see more: {command}" for command in result.reproduce]
-    return [f"{table}: {result.name} failed", *(f"  {detail}" for detail in result.details), *keys, *commands]
 
 
 def _project(config: Project | None) -> Config:

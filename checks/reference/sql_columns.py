@@ -87,6 +87,10 @@ def open_connection() -> duckdb.DuckDBPyConnection:
 _COMMIT_BYTES = 32 * 1024**2
 """Rows that a transaction adds: DuckDB holds them beside what its limit counts."""
 
+APPENDED = "appended"
+"""View of rows that are being added to a table."""
+_ALL = f"FROM {APPENDED}"
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateDatabase:
@@ -104,25 +108,26 @@ class PrivateDatabase:
         """A table of the database in SQL."""
         return f"{self.catalog}.{table}"
 
-    def store(self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
-        """Make a table of rows; return their number."""
-        self.connection.register("no_rows", schema.empty_table())
-        self.connection.execute(f"CREATE OR REPLACE TABLE {self.name(table)} AS SELECT * FROM no_rows")
-        self.connection.unregister("no_rows")
-        return self.append(table, batches)
+    def store(
+        self, table: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], query: str = _ALL
+    ) -> int:
+        """Make a table of rows, or of what a query makes of those in `APPENDED`; return their number."""
+        self.connection.register(APPENDED, schema.empty_table())
+        self.connection.execute(f"CREATE OR REPLACE TABLE {self.name(table)} AS {query}")
+        self.connection.unregister(APPENDED)
+        return self.append(table, batches, query)
 
-    def append(self, table: str, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+    def append(self, table: str, batches: Iterable[pa.RecordBatch | pa.Table], query: str = _ALL) -> int:
         """Add rows to a table, some at a time; return their number."""
         count = num_held = 0
         self.connection.begin()
         try:
             for batch in batches:
                 count += batch.num_rows
-                rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-                self.connection.register("appended", rows)
-                self.connection.execute(f"INSERT INTO {self.name(table)} SELECT * FROM appended")
-                self.connection.unregister("appended")
-                num_held += rows.nbytes
+                self.connection.register(APPENDED, batch)
+                self.connection.execute(f"INSERT INTO {self.name(table)} {query}")
+                self.connection.unregister(APPENDED)
+                num_held += batch.nbytes
                 if num_held > _COMMIT_BYTES:
                     self.connection.commit()
                     self.connection.begin()

@@ -66,6 +66,11 @@ class CheckResult:
         """One line for people, in Dagster, alerts and snapshots: the words of `nevermore check`, then what is wrong."""
         return self.scope + ("; ".join(filter(None, [self.counts(), *self.details])) or "nothing to compare")
 
+    def lines(self) -> list[str]:
+        """What a person reads below the outcome: what is wrong, with which keys, and the commands that show more."""
+        keys = (f"key {dict(key)}" for key in self.offending_keys)
+        return [*self.details, *keys, *(f"to see more: {command}" for command in self.reproduce)]
+
     def as_dict(self) -> dict[str, Any]:
         """As a dictionary for JSON."""
         document = asdict(self)

@@ -372,6 +372,7 @@ class HashedTable:
         number: the number of the first 60 bits of the MD5 of a text.
         place: whole part of the number k, divided by {}.
         now: place in the log of the database after all that queries have seen.
+        stored: a table that has the hashes, if they were stored.
     """
 
     ask: Callable[[str], list[tuple[Any, ...]]]
@@ -382,6 +383,7 @@ class HashedTable:
     number: str
     place: str
     now: Callable[[], int] = int
+    stored: str | None = None
 
     def kind(self, name: str) -> tuple[str, int]:
         """The first letters of the name of a column's type in Arrow, and the scale of a decimal; no letters without the column."""
@@ -407,7 +409,7 @@ class HashedTable:
         Returns:
             (rows, numbers of a range, places of the ranges whose sums differ).
         """
-        ((low, high, num_rows),) = other.ask(f"SELECT MIN(k), MAX(k), COUNT(*) FROM {other._hashed(self.key)}")  # noqa: SLF001
+        ((low, high, num_rows),) = other.ask(f"SELECT MIN(k), MAX(k), COUNT(*) FROM {other.hashed(names)}")
         low, high = low or 0, high or 0
         width = min((high - low) * RANGE_ROWS // (num_rows + 1) + 1, 2**62)  # an integer of the database
         borders = [] if most is None else [*range(low, high, width * most // RANGE_ROWS + 1)]
@@ -423,7 +425,7 @@ class HashedTable:
         return num_rows, width, sorted({place for place, _ in sums.items() ^ totals.items()})
 
     def _sums(self, names: Sequence[str], width: int, where: str) -> list[tuple[int, int, int]]:
-        rows = f"{self._hashed(names)} WHERE {where}"
+        rows = f"{self.hashed(names)} WHERE {where}"
         found = self.ask(f"SELECT {self.place.format(width)}, SUM(h), COUNT(*) FROM {rows} GROUP BY 1")
         return [(int(place), int(total), int(count)) for place, total, count in found]
 
@@ -436,13 +438,15 @@ class HashedTable:
         """The rows of these ranges."""
         for at in places:
             near = f"k BETWEEN {(at - 1) * width} AND {(at + 1) * width}"  # numbers are divided towards 0
-            found = self.ask(f"SELECT * FROM {self._hashed(names)} WHERE {near} AND {self.place.format(width)} = {at}")
+            found = self.ask(f"SELECT * FROM {self.hashed(names)} WHERE {near} AND {self.place.format(width)} = {at}")
             yield pa.Table.from_pylist(
                 [dict(zip(("k", *self.schema.names), row, strict=True)) for row in found], self.schema
             )
 
-    def _hashed(self, names: Sequence[str]) -> str:
+    def hashed(self, names: Sequence[str]) -> str:
         """A sub-query: the number k, texts of the key, and the hash h of a row."""
+        if self.stored is not None:
+            return self.stored
         joined = [self.text(name) for name in names]
         while len(joined) > 1:
             groups = (joined[i : i + _ARGUMENTS] for i in range(0, len(joined), _ARGUMENTS))
