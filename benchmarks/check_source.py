@@ -66,7 +66,7 @@ def times_of(dsn: str, config: object, table: str) -> dict[str, float]:
             return sums(of, *given)
 
     def kept(*given: object) -> object:
-        with timed(times, "rows of the mirror" if given[1] == "engine" else "others"):
+        with timed(times, "rows of the mirror" if given[1] == "hashes" else "others"):
             return stored(*given)
 
     with timed(times, "copy"), psycopg2.connect(dsn) as copying:

@@ -116,14 +116,12 @@ def common_snapshots(
     for names in (names for names in by_source.values() if len(names) > 1):
         source = config.tables[names[0]].source
         logs = [change_log_name(name) for name, table in config.tables.items() if table.source == source]
-        recorded = [moment for moment in moments_of(catalog, logs) if moment.reached.keys() >= {*names}]
-        known = recorded
+        known = [moment for moment in moments_of(catalog, logs) if moment.reached.keys() >= {*names}]
         # Positions that logs have in common do not show that a table without later changes had been read further.
-        if not recorded or until_ms == inf:
-            known = [*recorded, *_logged(catalog, {name: change_log_name(name) for name in names}, until_ms)]
+        if not known or until_ms == inf:
+            known += _logged(catalog, names, until_ms)
         known.sort(key=lambda m: -sum(m.reached[name] for name in names))
-        shown = (snapshots_at(moment, {name: mirrors[name] for name in names}, until_ms) for moment in known)
-        if (pinned := next(filter(None, shown), None)) is None:
+        if (pinned := snapshots_at(known, {name: mirrors[name] for name in names}, until_ms)) is None:
             what = f"{' and '.join(names)} are of one database, and"
             raise SourceError(
                 f"{what} there is no commit of which all of them have a snapshot: run "
@@ -136,9 +134,9 @@ def common_snapshots(
     return found
 
 
-def _logged(catalog: "Catalog", logs: Mapping[str, str], until_ms: float) -> list[Moment]:
-    """Positions among the last ones of all these change logs at a time."""
-    reached = {name: _commits(find_table(catalog, log), until_ms) for name, log in logs.items()}
+def _logged(catalog: "Catalog", names: Sequence[str], until_ms: float) -> list[Moment]:
+    """Positions among the last ones of the change logs of all these tables at a time."""
+    reached = {name: _commits(find_table(catalog, change_log_name(name)), until_ms) for name in names}
     shared = set[str].intersection(*map(set, reached.values()))
     return [Moment(at, {name: commits[at] for name, commits in reached.items()}) for at in shared]
 
@@ -151,25 +149,30 @@ def _commits(log: "CatalogTable | None", until_ms: float) -> dict[str, int]:
     line = (snapshot for snapshot in positions.ancestors(log) if snapshot.timestamp_ms <= until_ms)
     for snapshot in islice(line, LAST_COMMITS):
         summary = positions.summary_properties(snapshot)
-        text = positions.position_in(summary, storage_of(log))
-        if text is None or positions.LAST_ORDINAL not in summary:
-            continue
-        document = json.loads(text)
-        if document.get("load") is None and (at := document.get("at")):  # PostgreSQL, MySQL
+        document = json.loads(positions.position_in(summary, storage_of(log)) or "{}")
+        is_complete = positions.LAST_ORDINAL in summary and document.get("load") is None
+        if is_complete and (at := document.get("at")):  # PostgreSQL, MySQL
             found.setdefault(str(at), int(summary[positions.LAST_ORDINAL]))
     return found
 
 
-def snapshots_at(moment: Moment, mirrors: "Mapping[str, CatalogTable]", until_ms: float = inf) -> dict[str, int] | None:
-    """The newest snapshot of each mirror, at a time, that has exactly the changes up to a moment; None if one has none."""
-    found = {}
-    for name, mirror in mirrors.items():
-        for snapshot in positions.ancestors(mirror):
-            ordinal = positions.summary_properties(snapshot).get(positions.LOG_ORDINAL)
-            is_it = ordinal is not None and int(ordinal) == moment.reached.get(name)
-            if is_it and snapshot.timestamp_ms <= until_ms:
-                found[name] = snapshot.snapshot_id
-                break
-        else:
-            return None
-    return found
+def snapshots_at(
+    moments: Sequence[Moment], mirrors: "Mapping[str, CatalogTable]", until_ms: float = inf
+) -> dict[str, int] | None:
+    """The newest snapshots of mirrors, at a time, that have exactly the changes up to one of these moments.
+
+    It is the first one of which all mirrors have a snapshot; None if there is none.
+    """
+    by_ordinal = {
+        name: {
+            positions.summary_properties(snapshot).get(positions.LOG_ORDINAL): snapshot.snapshot_id
+            for snapshot in reversed([*positions.ancestors(mirror)])
+            if snapshot.timestamp_ms <= until_ms
+        }
+        for name, mirror in mirrors.items()
+    }
+    for moment in moments:
+        wanted = {name: str(moment.reached[name]) for name in mirrors}
+        if all(wanted[name] in known for name, known in by_ordinal.items()):
+            return {name: known[wanted[name]] for name, known in by_ordinal.items()}
+    return None

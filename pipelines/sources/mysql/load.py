@@ -299,14 +299,17 @@ class _Selection:
         for remaining in reversed(range(LOCK_TRIES)):
             rows_of(self._connection, BEGIN)
             at = self._visible()
-            if not self._server.query("XA RECOVER") and (
-                at >= start.at or self._server.gtid_at(start.base, at) == start.gtid
-            ):
+            prepared = self._server.query("XA RECOVER")
+            if not prepared and (at >= start.at or self._server.gtid_at(start.base, at) == start.gtid):
                 break
             if not remaining:
                 raise SourceError(
-                    f"{self._name} could not be loaded, as a transaction in two phases has been prepared for long: end what XA RECOVER "
-                    "shows with XA COMMIT or XA ROLLBACK"
+                    f"{self._name} could not be loaded, as "
+                    + (
+                        "a transaction in two phases has been prepared for long: end what XA RECOVER shows with XA COMMIT or XA ROLLBACK"
+                        if prepared
+                        else f"transactions that are in the binary log up to {start.gtid} cannot be seen in tables yet: run it again"
+                    )
                 )
             rows_of(self._connection, "ROLLBACK")
             time.sleep(LOCK_SECONDS)

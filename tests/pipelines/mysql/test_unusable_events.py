@@ -3,6 +3,7 @@
 import pytest
 
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.sources.mysql.load import _Selection
 from tests.pipelines.mysql.conftest import BOTH, Shop
 from tests.pipelines.mysql.test_inspection import run
 
@@ -142,5 +143,8 @@ def test_a_load_waits_for_transactions_that_are_prepared(shop: Shop, monkeypatch
     config = shop.config("t")
     assert "XA RECOVER" in shop.error(config)
     shop.sql("XA COMMIT 'x'")
+    with monkeypatch.context() as patch:
+        patch.setattr(_Selection, "_visible", lambda _: 0)  # before what the log has, which tables show a moment later
+        assert "cannot be seen in tables yet: run it again" in shop.error(config)
     shop.ingest(config)
     assert_equal(shop, config, "t")

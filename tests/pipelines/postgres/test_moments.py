@@ -274,7 +274,7 @@ def test_a_table_that_is_committed_takes_the_others_along(bank: Any, monkeypatch
     catalog = open_catalog(config)
     mirrors = {name: catalog.load_table(name) for name in config.tables}
     for moment in moments:
-        pinned = snapshots_at(moment, mirrors)
+        pinned = snapshots_at([moment], mirrors)
         assert pinned is not None
         scans = [open_table(mirrors[n].metadata_location).scan().as_of_snapshot(s) for n, s in pinned.items()]
         assert sum(sum(scan.to_table().column("amount").to_pylist()) for scan in scans) == 2 * ACCOUNTS * 100
