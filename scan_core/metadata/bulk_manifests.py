@@ -526,23 +526,23 @@ class LazyPairs(Mapping[int, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (self._content(),)
 
-    def __repr__(self) -> str:
-        return repr(self._content())
+    def items(self) -> Any:
+        """The pairs, which are not kept: who copies those of all files of a manifest holds them only one by one."""
+        data, read = self._maps[self._row].as_py() or b"\0", read_slice if self._of_bytes else read_long
+        found: dict[int, Any] = {}
+        count, position = read_long(data, 0)
+        while count:
+            if count < 0:  # such a block states its size, for readers that skip it
+                _, position = read_long(data, position)
+            for _ in range(abs(count)):
+                key, position = read_long(data, position)
+                value, position = read(data, position)
+                found.setdefault(key, value)  # the first pair of a key counts
+            count, position = read_long(data, position)
+        return found.items()
 
     def _content(self) -> dict[int, Any]:
-        if self._found is None:
-            data, read = self._maps[self._row].as_py() or b"\0", read_slice if self._of_bytes else read_long
-            found: dict[int, Any] = {}
-            count, position = read_long(data, 0)
-            while count:
-                if count < 0:  # such a block states its size, for readers that skip it
-                    _, position = read_long(data, position)
-                for _ in range(abs(count)):
-                    key, position = read_long(data, position)
-                    value, position = read(data, position)
-                    found.setdefault(key, value)  # the first pair of a key counts
-                count, position = read_long(data, position)
-            self._found = found
+        self._found = self._found or dict(self.items())
         return self._found
 
 
@@ -577,8 +577,7 @@ class ManifestFiles(Sequence[F], Generic[F]):
 
 def path_at(columns: EntryColumns, row: int) -> str:
     """The path of one file."""
-    path: str = columns.paths[row].as_py()
-    return path
+    return str(columns.paths[row].as_py())
 
 
 def file_at(columns: EntryColumns, row: int) -> Any:

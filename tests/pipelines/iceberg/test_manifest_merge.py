@@ -1,13 +1,17 @@
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from nevermore.pipelines.iceberg.commit import RowDelta
-from nevermore.pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, to_merge
+from nevermore.pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, NamedFiles, to_merge
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in, new_table, rows_of
+
+NUM_FILES = 400
 
 
 def manifest(entries: int, *, content: int = 0, spec: int = 0, length: int = 5_000) -> dict[str, Any]:
@@ -63,3 +67,19 @@ def test_rule_03_deletes_keep_their_sequence_numbers_when_manifests_merge(tmp_pa
     assert {r["id"]: r["name"] for r in pipeline.rows} == expected
     manifests = pipeline.table.current_snapshot().manifests(pipeline.table.io)
     assert len(manifests) < 2 * FAN_IN
+
+
+def test_a_manifest_without_one_of_its_files_is_written_without_holding_the_statistics_of_all(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(30)]
+    table = new_table(catalog_in(tmp_path), dict.fromkeys(names, "long"))
+    delta = RowDelta(table)
+    (file,) = write_rows(pa.table({name: [1] for name in names}), delta.target, delta.default_spec)
+    delta.commit([replace(file, path=f"{file.path}-{number}") for number in range(NUM_FILES)], {})
+
+    delta = RowDelta(table)
+    tracemalloc.start()
+    delta.commit([], {}, remove=NamedFiles(frozenset({(f"{file.path}-7", None)})), operation="delete")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < NUM_FILES * 5_000
+    assert [m.existing_files_count for m in table.current_snapshot().manifests(table.io)] == [NUM_FILES - 1]
