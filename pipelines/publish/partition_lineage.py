@@ -16,24 +16,26 @@ from nevermore.pipelines.config.published import Period, PublishedPartition
 from nevermore.scan_core import NestedField, PrimitiveType, Schema
 from nevermore.scan_core.spark import (
     DIALECT,
+    Expressions,
     Path,
     SelectShape,
     bound_by_parameters,
     correlations,
     full_join_keys,
     have_one_type,
+    is_evaluated_per_row,
     is_plain,
-    is_row_wise,
+    of_sides,
     owner,
+    passes_rows_on,
     path_between,
+    requalified,
     substituted,
     why_not_sliced,
 )
 
 OF_CHANGED = "_changed"
 """Suffix of the name, after that of the table, under which the queries built here read changed rows."""
-
-Expressions = tuple[exp.Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ def of_changed_rows(
     select = select.select(*_named(expressions), copy=False)
     # a changed row that fails such a condition has no effect, before or after; parameters are left out, as they had
     # other values in the run that made the other partitions
-    for condition in shape.conditions_of(alias):
-        if owner(condition) == alias and is_row_wise(condition) and condition.find(exp.Placeholder) is None:
+    for condition in shape.own_conditions(alias):
+        if condition.find(exp.Placeholder) is None:
             select = select.where(condition.copy(), copy=False)
     return Reach(table.name, select, expressions if final else (), final)
 
@@ -168,41 +170,18 @@ class _Tracer:
 
     def of_query(self, query: exp.Expression, wanted: _Wanted) -> Iterator[Reach]:
         if isinstance(query, exp.Subquery):
-            # a limit makes each row depend on all; columns of the alias rename those that expressions were traced by
-            limited = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
-            columns = query.args.get("alias") is not None and query.args["alias"].columns
-            yield from self.of_query(query.this, wanted.without("a limit") if limited or columns else wanted)
+            yield from self.of_query(query.this, wanted if passes_rows_on(query) else wanted.without("a limit"))
         elif isinstance(query, exp.SetOperation):
-            yield from self._of_set_operation(query, wanted)
+            sides = None if wanted.expressions is None else of_sides(query, wanted.expressions, _OUT)
+            if isinstance(sides, str):
+                wanted, sides = wanted.without(sides), None
+            for number, side in enumerate((query.left, query.right)):
+                inner = wanted if sides is None else replace(wanted, expressions=sides[number])
+                yield from self.of_query(side, inner)
         elif isinstance(query, exp.Select):
             yield from self._of_select(query, wanted)
         else:
             yield from _unreachable(query, wanted.reason or f"{query.key} is not understood")
-
-    def _of_set_operation(self, query: exp.SetOperation, wanted: _Wanted) -> Iterator[Reach]:
-        outputs = [select.alias_or_name.lower() for select in query.selects]
-        if query.args.get("limit") or query.args.get("offset"):
-            wanted = wanted.without("a limit")
-        # sides are matched by place here
-        if query.args.get("by_name") or query.args.get("on"):
-            wanted = wanted.without("a union by name")
-        left, right = query.left.unnest(), query.right.unnest()
-        kinds = [[select.type for select in side.selects] for side in (left, right) if isinstance(side, exp.Query)]
-        if len(kinds) != 2 or len(kinds[0]) != len(kinds[1]) or len(set(outputs)) != len(outputs):
-            wanted = wanted.without("the sides of a union differ")
-        for side in (query.left, query.right):
-            inner = wanted
-            if wanted.expressions is not None:
-                named = {n: s.alias_or_name for n, s in zip(outputs, side.unnest().selects, strict=True)}
-                used = {c.name.lower() for e in wanted.expressions for c in e.find_all(exp.Column)}
-                typed = dict(zip(outputs, zip(*kinds, strict=True), strict=True))
-                # Spark casts both sides to one type: a key in the type of one side may be another partition of the result
-                if any(not have_one_type(*typed[name]) for name in used if name in typed):
-                    inner = wanted.without("the sides of a union have other types")
-                else:
-                    renamed = {n: exp.column(to, table=_OUT) for n, to in named.items()}
-                    inner = replace(wanted, expressions=substituted(wanted.expressions, renamed))
-            yield from self.of_query(side, inner)
 
     def _of_select(self, select: exp.Select, wanted: _Wanted) -> Iterator[Reach]:
         shape = SelectShape(select)
@@ -272,12 +251,8 @@ class _Tracer:
                 yield of_changed_rows(shape, alias, node, wanted.expressions, final=wanted.final)
             return
         if wanted.expressions is not None:
-            outside = {
-                c.name.lower(): exp.column(c.name, table=_OUT)
-                for e in wanted.expressions
-                for c in e.find_all(exp.Column)
-            }
-            wanted = replace(wanted, expressions=substituted(wanted.expressions, outside))
+            outside = tuple(requalified(e, alias, _OUT) for e in wanted.expressions)
+            wanted = replace(wanted, expressions=outside)
         yield from self.of_query(node, wanted)
 
     def _of_subquery(
@@ -287,9 +262,7 @@ class _Tracer:
         inner = query.unnest()
         inner_shape = SelectShape(inner) if isinstance(inner, exp.Select) else None
         why = reason or "a sub-query is not tied to the partition"
-        # elsewhere names may refer to columns of the result
-        place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
-        if inner_shape is not None and isinstance(place, exp.Select):
+        if inner_shape is not None and is_evaluated_per_row(query):
             for outer, theirs, alias, ours in correlations(shape, inner_shape, query):
                 found = list(self._correlated(shape, inner_shape, (outer, theirs), (alias, ours), anchors))
                 if found and all(reach.values is not None for reach in found):

@@ -17,11 +17,14 @@ from nevermore.scan_core.sql.query_shape import (
     conjuncts,
     correlations,
     have_one_type,
+    is_evaluated_per_row,
+    of_sides,
     owner,
+    passes_rows_on,
+    requalified,
     substituted,
     why_not_sliced,
 )
-from nevermore.scan_core.sql.sql_functions import is_row_wise
 
 _RESULT = "_result"
 """Qualifier of a query's result columns in conditions on the result."""
@@ -87,40 +90,13 @@ class _Descent:
     def _visit(self, query: exp.Expression, wanted: Sequence[exp.Expression]) -> None:
         """Trace a query; of its result, only rows that fulfil `wanted` are needed."""
         if isinstance(query, exp.Subquery):
-            is_cut = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
-            alias = query.args.get("alias")
-            is_renamed = alias is not None and alias.columns
-            self._visit(query.this, [] if is_cut or is_renamed else wanted)
+            self._visit(query.this, wanted if passes_rows_on(query) else [])
         elif isinstance(query, exp.SetOperation):
-            for side, conditions in self._of_sides(query, wanted):
-                self._visit(side, conditions)
+            found = [of_sides(query, [condition], _RESULT) for condition in wanted]
+            for number, side in enumerate((query.left, query.right)):
+                self._visit(side, [sides[number][0] for sides in found if not isinstance(sides, str)])
         elif isinstance(query, exp.Select):
             self._visit_select(query, wanted, {})
-
-    def _of_sides(
-        self, query: exp.SetOperation, wanted: Sequence[exp.Expression]
-    ) -> Iterator[tuple[exp.Expression, list[exp.Expression]]]:
-        """Trace both sides of a union, intersection or difference, in which equal rows decide about each other."""
-        sides = [query.left, query.right]
-        inner = [side.unnest() for side in sides]
-        names = [select.alias_or_name.lower() for select in query.selects]
-        are_alike = (
-            not any(query.args.get(part) for part in ("limit", "offset", "by_name", "on"))
-            and len(set(names)) == len(names)
-            and all(isinstance(side, exp.Query) and len(side.selects) == len(names) for side in inner)
-        )
-        for side, of in zip(sides, inner, strict=True):
-            found: list[exp.Expression] = []
-            for condition in wanted if are_alike else ():
-                used = {column.name.lower() for column in condition.find_all(exp.Column)}
-                at = {name: number for number, name in enumerate(names)}
-                are_of_one_type = all(
-                    name in at and have_one_type(*(each.selects[at[name]].type for each in inner)) for name in used
-                )
-                if are_of_one_type:
-                    renamed = {name: exp.column(of.selects[at[name]].alias_or_name, table=_RESULT) for name in used}
-                    found += substituted((condition,), renamed)
-            yield side, found
 
     def _visit_select(
         self, select: exp.Select, wanted: Sequence[exp.Expression], inherited: Mapping[str, Sequence[exp.Expression]]
@@ -128,13 +104,13 @@ class _Descent:
         shape = SelectShape(select)
         known = {alias: _Conditions(inherited.get(alias, ())) for alias in shape.sources}
         for alias, conditions in known.items():
-            conditions.extend(c for c in shape.conditions_of(alias) if owner(c) == alias and is_row_wise(c))
+            conditions.extend(shape.own_conditions(alias))
         for condition in wanted:
             if (inner := _through_projection(shape, condition)) is not None:
                 known[str(owner(inner))].add(inner)
         self._add_partners(shape, known)
         queries = [query for query in shape.subqueries if isinstance(query.unnest(), exp.Select)]
-        ties = {id(query): list(self._ties(shape, query)) for query in queries if _is_evaluated_per_row(query)}
+        ties = {id(query): list(self._ties(shape, query)) for query in queries if is_evaluated_per_row(query)}
         for query in queries:
             if _must_find_rows(query, select):
                 self._add_outer_partners(shape, known, query, ties.get(id(query), []))
@@ -143,7 +119,7 @@ class _Descent:
             if isinstance(source.node, exp.Table):
                 self._settle_place(self._indexes[id(source.node)], known[alias])
             else:
-                self._visit(source.node, [_requalified(c, alias, _RESULT) for c in known[alias]])
+                self._visit(source.node, [requalified(c, alias, _RESULT) for c in known[alias]])
         for query in shape.subqueries:
             inner_select = query.unnest()
             if isinstance(inner_select, exp.Select):
@@ -235,10 +211,9 @@ class _Descent:
                 pairs.setdefault((outside, alias), []).append((theirs, ours))
         for (outside, alias), links in pairs.items():
             known[outside].extend(self._partners(inside, alias, links))
-            for condition in inside.conditions_of(alias):
-                if owner(condition) == alias and is_row_wise(condition):
-                    for theirs, ours in links:
-                        known[outside].add_renamed(condition, ours, theirs)
+            for condition in inside.own_conditions(alias):
+                for theirs, ours in links:
+                    known[outside].add_renamed(condition, ours, theirs)
 
     def _inherited(
         self,
@@ -314,12 +289,6 @@ def _through_projection(shape: SelectShape, condition: exp.Expression) -> exp.Ex
     return substituted((condition,), projected)[0]
 
 
-def _is_evaluated_per_row(query: exp.Query) -> bool:
-    """Whether a sub-query is evaluated per row of the sources: elsewhere names may refer to columns of the result."""
-    place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
-    return isinstance(place, exp.Select)
-
-
 def _must_find_rows(query: exp.Query, select: exp.Select) -> bool:
     """Whether a row is kept only if the sub-query finds a row for it: `exists` or `in` as a conjunct of WHERE."""
     where = select.args.get("where")
@@ -342,14 +311,3 @@ def _text(condition: exp.Expression) -> str:
 
 def _with_column(condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
     return condition.copy().transform(lambda node: new.copy() if node == old else node)
-
-
-def _requalified(condition: exp.Expression, old: str, new: str) -> exp.Expression:
-    def put(node: exp.Expression) -> exp.Expression:
-        if isinstance(node, exp.Column) and node.table == old:
-            found = exp.column(node.this.copy(), table=new)
-            found.type = node.type
-            return found
-        return node
-
-    return condition.copy().transform(put)

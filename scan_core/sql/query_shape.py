@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from nevermore.scan_core.sql.sql_functions import is_aggregate, is_row_wise, join_kind
 
+Expressions = tuple[exp.Expression, ...]
 Link = tuple[exp.Expression, exp.Expression]
 """Two expressions of two sources that are equal in every row in which both sources have a row."""
 
@@ -107,6 +108,10 @@ class SelectShape:
         where = self.select.args.get("where")
         return found + conjuncts(where.this if where else None)
 
+    def own_conditions(self, alias: str) -> list[exp.Expression]:
+        """Those of `conditions_of` a source that tell of each of its rows by itself whether they hold."""
+        return [c for c in self.conditions_of(alias) if owner(c) == alias and is_row_wise(c)]
+
     @property
     def windows(self) -> list[exp.Window]:
         """Window functions of this SELECT itself, not of its sub-queries."""
@@ -169,9 +174,7 @@ def have_one_type(left: exp.DataType | None, right: exp.DataType | None) -> bool
     return left is not None and right is not None and left == right and not left.is_type("unknown")
 
 
-def substituted(
-    expressions: Sequence[exp.Expression], by_name: Mapping[str, exp.Expression]
-) -> tuple[exp.Expression, ...]:
+def substituted(expressions: Sequence[exp.Expression], by_name: Mapping[str, exp.Expression]) -> Expressions:
     """Replace columns by what they stand for, in parentheses where operators could mix."""
 
     def put(node: exp.Expression) -> exp.Expression:
@@ -183,6 +186,56 @@ def substituted(
         return node
 
     return tuple(expression.copy().transform(put) for expression in expressions)
+
+
+def passes_rows_on(subquery: exp.Subquery) -> bool:
+    """Whether a sub-query in FROM gives the rows of its query as they are: a limit makes each depend on all, and columns of the alias rename others."""
+    is_cut = any(subquery.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
+    return not is_cut and not (subquery.args.get("alias") is not None and subquery.args["alias"].columns)
+
+
+def of_sides(query: exp.SetOperation, expressions: Sequence[exp.Expression], qualifier: str) -> list[Expressions] | str:
+    """Expressions of the result of a union, intersection or difference as those of the results of both sides, or why that is not certain.
+
+    Equal rows of both sides decide about each other.
+    """
+    if query.args.get("limit") or query.args.get("offset"):
+        return "a limit"
+    # sides are matched by place here
+    if query.args.get("by_name") or query.args.get("on"):
+        return "a union by name"
+    sides = [query.left.unnest(), query.right.unnest()]
+    names = [select.alias_or_name.lower() for select in query.selects]
+    at = {name: number for number, name in enumerate(names)}
+    if len(at) < len(names) or any(not isinstance(s, exp.Query) or len(s.selects) != len(names) for s in sides):
+        return "the sides of a union differ"
+    used = {column.name.lower() for e in expressions for column in e.find_all(exp.Column)}
+    # Spark casts both sides to one type: a value in the type of one side may be another value of the result
+    if not all(name in at and have_one_type(*(side.selects[at[name]].type for side in sides)) for name in used):
+        return "the sides of a union have other types"
+    return [
+        substituted(expressions, {n: exp.column(side.selects[at[n]].alias_or_name, table=qualifier) for n in used})
+        for side in sides
+    ]
+
+
+def is_evaluated_per_row(query: exp.Query) -> bool:
+    """Whether a sub-query is evaluated per row of the sources: elsewhere names may refer to columns of the result."""
+    place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
+    return isinstance(place, exp.Select)
+
+
+def requalified(expression: exp.Expression, old: str, new: str) -> exp.Expression:
+    """The expression with another name of a source."""
+
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column) and node.table == old:
+            found = exp.column(node.this.copy(), table=new)
+            found.type = node.type
+            return found
+        return node
+
+    return expression.copy().transform(put)
 
 
 def is_plain(expression: exp.Expression) -> bool:
