@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -142,7 +143,7 @@ def compact_job(tables: Sequence[str]) -> dg.JobDefinition:
                     context.log.info(line)
                 if report is not None and own == table:
                     context.add_output_metadata(
-                        report.as_dict() | {"snapshot_id": str(report.snapshot_id), "indexes": list(report.indexes)}
+                        asdict(report) | {"snapshot_id": str(report.snapshot_id), "indexes": list(report.indexes)}
                     )
 
         return compact_table

@@ -390,9 +390,8 @@ class _JsonLines:
         if isinstance(done, str):
             self._write({"warning": done})
         else:
-            document = done.as_dict()
-            kind = "checked" if "failed" in document else "expired" if "expired" in document else "compacted"
-            self._write({kind: document})
+            kind = "checked" if hasattr(done, "failed") else "expired" if hasattr(done, "expired") else "compacted"
+            self._write({kind: done})
         self._news.set()
 
     def _beat(self) -> None:

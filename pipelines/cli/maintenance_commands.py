@@ -109,7 +109,7 @@ def compact(
             report = rewrite(table, CompactSettings.of(table, settings, **asked), show)
         if report.commits and (indexes := _keep_indexes(name, table, settings)) is not None:
             report.indexes = (*indexes.lines, *indexes.warnings)
-        done.append(report.as_dict())
+        done.append(report)
         if not as_json:
             print_result(None, report.lines, as_json=False)
     if as_json:
@@ -117,7 +117,6 @@ def compact(
 
 
 def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -> "IndexUpdate | None":
-    from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
     from nevermore.pipelines.iceberg.index_upkeep import keep_indexes, keep_mirror_indexes
 
     if settings is None:
@@ -125,9 +124,7 @@ def _keep_indexes(name: str, table: "CatalogTable", settings: "Config | None") -
     if (mirror := settings.tables.get(name)) is not None:
         return keep_mirror_indexes(table, mirror)
     published = settings.published.get(name)
-    if published is None or published.index is None:
-        return None
-    return keep_indexes(CatalogTarget(table), published.index, settings.scan_options)
+    return None if published is None else keep_indexes(table, published.index, settings.scan_options)
 
 
 def _size(text: str) -> int:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any
@@ -315,10 +315,6 @@ class CheckRound:
             shown.append(f"{self.table}: {outcome} {check['check']}: {'; '.join(check['details'])}")
             shown += [f"  to see more: {command}" for command in check["reproduce"]]
         return shown
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as a document."""
-        return asdict(self)
 
 
 class RegularChecks:

@@ -75,17 +75,20 @@ class IndexUpdate:
         self.warnings = (*self.warnings, *(w for w in later.warnings if w not in self.warnings))
 
 
-def keep_indexes(target: CatalogTarget, config: IndexConfig, options: ScanOptions | None = None) -> IndexUpdate:
-    """Update the indexes of a table if enough was committed since the last update.
+def keep_indexes(handle: "CatalogTable", config: IndexConfig | None, options: ScanOptions) -> IndexUpdate | None:
+    """Update the indexes of a table if enough was committed since the last update; None if the config has none.
 
     Args:
-        target: the table.
+        handle: the table.
         config: its indexes.
         options: limits for reading the new files.
     """
+    if config is None:
+        return None
     began = time.monotonic()
     update = IndexUpdate(every_rows=config.every_rows)
     try:
+        target = CatalogTarget(handle)
         table = target.load()
         update.warnings += tuple(_unusable_bloom_columns(table, config))
         if not config.bitmap:
@@ -94,7 +97,7 @@ def keep_indexes(target: CatalogTarget, config: IndexConfig, options: ScanOption
         if waiting is not None and waiting < config.every_rows:
             update.waiting_rows = waiting
             return update
-        _update(target, table, config, options or ScanOptions(), update)
+        _update(target, table, config, options, update)
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their indexes
         update.warnings += (explained(error) or f"{type(error).__name__}: {error}",)
         _log.warning("indexes were not updated", exc_info=error)
@@ -104,10 +107,7 @@ def keep_indexes(target: CatalogTarget, config: IndexConfig, options: ScanOption
 
 def keep_mirror_indexes(table: "CatalogTable", config: TableConfig) -> IndexUpdate | None:
     """The same for a mirror, with the memory that its config allows; None if no index is kept."""
-    if config.index is None:
-        return None
-    options = ScanOptions(memory_limit_bytes=config.memory_limit_bytes)
-    return keep_indexes(CatalogTarget(table), config.index, options)
+    return keep_indexes(table, config.index, ScanOptions(memory_limit_bytes=config.memory_limit_bytes))
 
 
 def _update(

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -267,10 +267,6 @@ class CompactReport:
         if self.given_up:
             yield f"  {counted(self.given_up, 'file')} left unchanged, because other writers kept changing them"
         yield from (f"  {line}" for line in self.indexes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As a dictionary for JSON."""
-        return asdict(self)
 
 
 Progress = Callable[[int, int, str], None]

@@ -137,11 +137,9 @@ def _arranged(
         is_wanted = not is_automatic or before > max(AUTO_TARGETS * target_bytes, total / AUTO_SHARE)
         new: list[Record] = []
         if len(group) > 1 and is_wanted:
-            entries = sorted(chain(*manifests.live_entries(group)), key=_partition_order, reverse=True)
+            entries = sorted(chain(*manifests.live_entries(group)), key=_partition_order)
             most = max(1, target_bytes * len(entries) // total)
-            # Statistics of an entry are decoded when it is written, and take ten times the memory of the rest.
-            in_order = (entries.pop() for _ in range(len(entries)))
-            new += (manifests.write_manifest(part, content, spec_id) for part in _parts(in_order, most))
+            new += (manifests.write_manifest(part, content, spec_id) for part in _parts(entries, most))
         after = _bytes_per_partition(new, layout) if new else 0.0
         if not new or after > (1 - MIN_GAIN) * before:
             manifests.discard(new)

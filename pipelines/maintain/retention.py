@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, pairwise, takewhile
@@ -153,10 +153,6 @@ class Expiry:
         if self.elsewhere:
             outside = counted(len(self.elsewhere), "file")
             yield f"  {outside} outside of the folders of the table not deleted: {self.elsewhere[0]}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def expire_all(

@@ -33,7 +33,7 @@ from nevermore.scan_core.spark import (
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters of every partitioned table."""
-_SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
+_SIMPLE = frozenset({"expressions", "from_", "kind", "hint"})
 """Parts of a query that only selects columns; `kind` and `hint` must be empty."""
 _READ_OTHERWISE = frozenset({"sample", "joins", "laterals", "pivots", "version", "when", "hints", "only", "partition"})
 """Parts of a table reference that would change the mirror's rows."""
@@ -457,7 +457,7 @@ def copied_columns(
 
 def _only_table(select: exp.Select) -> exp.Table | None:
     """Table that the query selects from, if it is a table without modifiers."""
-    source: Any = select.args.get("from_") or select.args.get("from")
+    source: Any = select.args.get("from_")
     if select.args.get("kind") or select.args.get("hint") or source is None or not isinstance(source.this, exp.Table):
         return None
     table = source.this

@@ -19,7 +19,6 @@ from pyspark.sql.functions import col
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.errors import ConfigError
-from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import RowDelta, describe, retry_conflicts
@@ -507,9 +506,7 @@ class _Run:
         if (table := find_table(self.catalog, self.query.name)) is None:
             return report
         describe(table, self.entry)
-        if self.entry.index is None:
-            return report
-        return replace(report, indexes=keep_indexes(CatalogTarget(table), self.entry.index, self.config.scan_options))
+        return replace(report, indexes=keep_indexes(table, self.entry.index, self.config.scan_options))
 
     def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
         """Commit a snapshot per partition, as later ones may repeat keys; the last records that all are made."""

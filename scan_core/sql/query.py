@@ -583,9 +583,8 @@ def _sources_of(scope: Scope) -> dict[str, exp.Expression] | None:
     select = scope.expression
     if not isinstance(select, exp.Select):
         return {}
-    first = select.args.get("from_") or select.args.get("from")
-    nodes = [part.this for part in ([first] if first else []) + (select.args.get("joins") or [])]
-    nodes += select.args.get("laterals") or []
+    nodes = [part.this for part in (select.args.get("from_"), *(select.args.get("joins") or ())) if part]
+    nodes += select.args.get("laterals") or ()
     found = {node.alias_or_name: node for node in nodes}
     return found if len(found) == len(nodes) and "" not in found else None
 
@@ -612,13 +611,11 @@ def inlined(tree: exp.Query) -> exp.Query | None:
 
 
 def _inlined(node: exp.Expression, known: Mapping[str, exp.Expression]) -> exp.Expression:
-    clause = node.args.get("with_") or node.args.get("with")
-    if isinstance(node, exp.Query) and clause is not None:
+    if isinstance(node, exp.Query) and (clause := node.args.get("with_")) is not None:
         known = dict(known)
         for cte in clause.expressions:
             known[cte.alias.lower()] = _inlined(cte.this, known)
-        for name in node.args.keys() & {"with_", "with"}:
-            node.set(name, None)
+        node.set("with_", None)
     if isinstance(node, exp.Table) and not node.text("db") and node.name.lower() in known:
         alias = exp.TableAlias(this=exp.to_identifier(node.alias_or_name))
         return exp.Subquery(this=known[node.name.lower()].copy(), alias=alias)

@@ -40,7 +40,7 @@ class SelectShape:
 
     def __init__(self, select: exp.Select) -> None:
         self.select = select
-        first = select.args.get("from_") or select.args.get("from")
+        first = select.args.get("from_")
         nodes = [] if first is None else [(first.this, None)]
         nodes += [(join.this, join) for join in select.args.get("joins") or ()]
         self.sources = {node.alias_or_name: Source(node.alias_or_name, node, join) for node, join in nodes}
