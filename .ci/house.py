@@ -19,7 +19,7 @@ from pathlib import Path
 
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
 BUDGETS = ".ci/budgets.toml"
-MAX_FILES = 327
+MAX_FILES = 326
 MAX_SINGLE_IMPORTERS = 22
 MAX_CIRCLES = 0
 MAX_IMPORTED_FROM_OUTSIDE = 6

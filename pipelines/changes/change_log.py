@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
+SOURCE_TABLE = "nevermore.source-table"
+"""Table property of a change log: the table of the feed for which a pattern of the config created it."""
 ORDINAL = "ordinal"
 _ANOTHER_KEY = (
     "its mirror cannot be identified by another key: drop the mirror and this log from the catalog, then nevermore ingest builds "

@@ -85,7 +85,7 @@ def doctor(config: ProjectConfig = DEFAULT_CONFIG, as_json: AsJson = False) -> N
     Exit code 0: a run would work, perhaps with warnings; 1: it would fail.
     """
     from nevermore.pipelines.ingest.doctor import examine
-    from nevermore.pipelines.ingest.table_patterns import check_tables
+    from nevermore.pipelines.ingest.feeds import check_tables
 
     settings = load(config)
     check_tables(settings)
@@ -157,7 +157,7 @@ def ingest(
     Exit code 0: all events were applied; 1: a table failed, and nothing of its failed batch was applied; 2: invalid
     usage or config; 3: some events went to quarantine.
     """
-    from nevermore.pipelines.ingest.table_patterns import check_tables
+    from nevermore.pipelines.ingest.feeds import check_tables
 
     settings = _as_asked(load(config), threads, engine, tables)
     check_tables(settings)
@@ -308,7 +308,7 @@ def run(
     """
     from nevermore.pipelines.cli.watch import RegularChecks, watching
     from nevermore.pipelines.ingest.feed_run import freeze_imports, run_continuously
-    from nevermore.pipelines.ingest.table_patterns import check_tables
+    from nevermore.pipelines.ingest.feeds import check_tables
     from nevermore.pipelines.maintain.compact import Upkeep
     from nevermore.pipelines.maintain.retention import RegularExpiry
     from nevermore.pipelines.watch import span

@@ -63,9 +63,9 @@ from nevermore.pipelines.jsonscan.spans import Members, from_binary
 from nevermore.scan_core import Mask
 
 OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
+"""Replaces the number of a target."""
 _OF_CONNECTOR = frozenset({"debezium_signal", "debezium_heartbeat"})
 """Names of the tables of Debezium's documentation by which a connector gets signals and heartbeats."""
-"""Replaces the number of a target."""
 
 _NONE, _ANY, _LAST_PART, _FULL, _STATED = range(5)
 

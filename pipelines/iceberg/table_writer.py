@@ -53,6 +53,16 @@ from nevermore.scan_core import (
 )
 from nevermore.scan_core.metadata import FILE_PATH_ID, POSITION_ID
 
+__all__ = [
+    "FileLayout",
+    "RollingWriter",
+    "WriteTarget",
+    "WriterOptions",
+    "check_key",
+    "write_deletes",
+    "write_positions",
+    "write_rows",
+]
 PARALLEL_FILE_BYTES = 32 * 1024**2
 """Arrow bytes from which on rows become several files, so that several threads encode them."""
 _ILLEGAL_KEYS = frozenset({"float", "double"})
@@ -273,17 +283,6 @@ def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") 
     parts = [target.data_location, folder, f"{prefix}{uuid.uuid4().hex}{suffix}.parquet"]
     return "/".join(p for p in parts if p)
 
-
-__all__ = [
-    "FileLayout",
-    "RollingWriter",
-    "WriteTarget",
-    "WriterOptions",
-    "check_key",
-    "write_deletes",
-    "write_positions",
-    "write_rows",
-]
 
 MAX_OPEN_FILES = 32
 """Maximum of partitions that a task writes at a time; beyond it, the least recently used file is finished."""

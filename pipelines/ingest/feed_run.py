@@ -37,10 +37,16 @@ from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
 from nevermore.pipelines.iceberg.moments import Moment, record_moment
-from nevermore.pipelines.ingest.feeds import Feed, Readers, decided_in, feeds_of
+from nevermore.pipelines.ingest.feeds import (
+    Feed,
+    Readers,
+    chosen_names,
+    decided_in,
+    feeds_of,
+    unmatched_patterns,
+)
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
-from nevermore.pipelines.ingest.table_patterns import chosen_names, unmatched_patterns
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.watch import span

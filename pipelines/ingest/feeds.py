@@ -1,15 +1,16 @@
-"""A feed: a source together with all tables that it fills, so that it is read and decoded once."""
+"""A feed: a source together with all tables that it fills, so that it is read and decoded once; and the tables that a run takes."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.config.project import ALL_TABLES, Config, quarantine_name
+from nevermore.pipelines.changes.change_log import SOURCE_TABLE
+from nevermore.pipelines.config.project import ALL_TABLES, Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.sources import (
     FilesSource,
     KafkaSource,
@@ -24,7 +25,7 @@ from nevermore.pipelines.decode.feed import POSITION, Decided, FeedConfig, Table
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.formats.options import OPTIONS, full_name, parse_options, with_located_options
 from nevermore.pipelines.formats.registry import complete_events_of, lookup, route_tables
-from nevermore.pipelines.ingest.table_patterns import found_source
+from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.sources.file_changes import AppliedLines, Listing, OnSkipped, may_have_news
 from nevermore.pipelines.sources.file_listing import RemoteFiles
 from nevermore.pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
@@ -450,6 +451,54 @@ class Feed:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
         return Rejected(rejected.table.filter(pc.invert(known)))
+
+
+def check_tables(config: Config) -> None:
+    """Refuse a config without mirrors.
+
+    Raises:
+        ConfigError: it has none; says how to declare one.
+    """
+    if not config.tables and not config.patterns:
+        raise ConfigError(
+            f"{config.path}: there are no entries under tables, so there is nothing to ingest; add one, such as "
+            "shop.orders: {source: {path: landing/orders/*.jsonl, format: debezium-json}, key: [id]}"
+        )
+
+
+def chosen_names(config: Config, tables: Collection[str] | None) -> list[str]:
+    """The requested tables and patterns; for a pattern, all its known tables.
+
+    Raises:
+        ConfigError: an unknown table.
+    """
+    entries = [*config.tables, *config.patterns]
+    if tables is None:
+        return entries
+    for name in sorted(set(tables) - set(entries)):
+        config.table(name)  # refuses what no pattern covers, and names the nearest
+        raise ConfigError(f"no table {name} in {config.path}; it has {', '.join(entries)}")
+    asked = {name for name in tables if name in config.patterns}
+    return [
+        name
+        for name in entries
+        if name in tables or (config.tables.get(name) in [config.patterns[p] for p in asked] and _covers(asked, name))
+    ]
+
+
+def _covers(patterns: Collection[str], name: str) -> bool:
+    return any(name.startswith(pattern.removesuffix("*")) for pattern in patterns)
+
+
+def unmatched_patterns(reports: Collection[str], config: Config, chosen: Sequence[str]) -> tuple[str, ...]:
+    """Patterns without any of the reported tables."""
+    return tuple(p for p in chosen if p in config.patterns and not any(_covers([p], name) for name in reports))
+
+
+def found_source(catalog: "Catalog", name: str) -> str | None:
+    """The table of the feed for which a pattern created a mirror, as stored with its change log."""
+    log = find_table(catalog, change_log_name(name))
+    return None if log is None else log.metadata.properties.get(SOURCE_TABLE)
 
 
 def decided_in(position: str | None) -> Decided:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import (
+    SOURCE_TABLE,
     Appended,
     ChangeLog,
     Reload,
@@ -40,7 +41,6 @@ from nevermore.pipelines.iceberg.index_upkeep import keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_type
 from nevermore.pipelines.ingest.report import TableReport, unmet_columns
-from nevermore.pipelines.ingest.table_patterns import SOURCE_TABLE
 from nevermore.pipelines.mirrors.fold import DELETED
 from nevermore.pipelines.mirrors.mirror import Mirror, makes_rows
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
