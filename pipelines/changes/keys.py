@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nevermore.pipelines.decode.arrow_columns import plain
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.row_shape import encode_rows, member, single_array
 
@@ -104,7 +105,7 @@ def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     array = single_array(column)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return plain(array)
 
 
 def _codes(column: pa.Array, values: pa.Array) -> Positions:

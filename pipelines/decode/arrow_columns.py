@@ -79,7 +79,8 @@ def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
 def plain(array: pa.Array) -> pa.Array:
     """The array without a dictionary, and with offsets of 32 bits."""
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        # PyArrow decodes no dictionary of views, as Polars has for Enum and Categorical
+        return pa.DictionaryArray.from_arrays(array.indices, plain(array.dictionary)).dictionary_decode()
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
         return array.cast(pa.string())
     if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):

@@ -344,6 +344,11 @@ def lost_events(what: str) -> LostEventsError:
     return LostEventsError(f"{what}. This is a fault of Nevermore: nothing was written of them")
 
 
+def one_text(text: str, count: int) -> pa.DictionaryArray:
+    """The same text so many times."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([text]))
+
+
 def from_documents(
     documents: "list[bytes | None] | pa.Array", source_file: str = "", *, keys: list[bytes | None] | None = None
 ) -> RawEvents:
@@ -351,8 +356,8 @@ def from_documents(
     values = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.binary())
     count = len(values)
     return RawEvents(
-        source_file=pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([source_file])),
-        source_offset=pa.array(np.arange(1, count + 1, dtype=np.int64)),
+        source_file=one_text(source_file, count),
+        source_offset=pa.array(np.arange(1, count + 1)),
         documents=values,
         keys=None if keys is None else pa.array(keys, pa.binary()),
     )

@@ -89,7 +89,7 @@ def with_columns(rows: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 def without_extensions(rows: pa.Table) -> pa.Table:
     """Store uuids as 16 bytes at every depth: the form of values between reading and writing."""
-    wanted = pa.schema([f.with_type(_with_leaves(f.type, storage_of)) for f in rows.schema])
+    wanted = pa.schema([f.with_type(with_leaves(f.type, storage_of)) for f in rows.schema])
     if wanted.equals(rows.schema):
         return rows
     return rows.cast(wanted)
@@ -110,17 +110,17 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _spelled_type(kind: pa.DataType) -> pa.DataType:
-    return _with_leaves(kind, lambda leaf: pa.string() if pa.types.is_temporal(leaf) else leaf)
+    return with_leaves(kind, lambda leaf: pa.string() if pa.types.is_temporal(leaf) else leaf)
 
 
-def _with_leaves(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def with_leaves(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType] = lambda leaf: leaf) -> pa.DataType:
+    """The type with other leaves, and with optional members, as changes have: writing checks those that the table requires."""
     if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(_with_leaves(f.type, changed)) for f in kind])
+        return pa.struct([(f.name, with_leaves(f.type, changed)) for f in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_leaves(kind.value_type, changed)))
+        return pa.list_(with_leaves(kind.value_type, changed))
     if pa.types.is_map(kind):
-        item = kind.item_field.with_type(_with_leaves(kind.item_type, changed))
-        return pa.map_(kind.key_field.with_type(_with_leaves(kind.key_type, changed)), item)
+        return pa.map_(with_leaves(kind.key_type, changed), with_leaves(kind.item_type, changed))
     return changed(kind)
 
 

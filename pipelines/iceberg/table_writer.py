@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nevermore.pipelines.decode.batches import one_text
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.file_metrics import nan_counts, parquet_metrics
 from nevermore.pipelines.iceberg.parquet_output import (
@@ -154,7 +155,7 @@ def write_positions(file: DataFile, positions: npt.NDArray[np.int64], target: Wr
         positions: numbers of the deleted rows, ascending.
         target: location of the new file.
     """
-    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), [file.path])
+    paths = one_text(file.path, len(positions))
     kinds = ((FILE_PATH_ID, "file_path", paths.type), (POSITION_ID, "pos", pa.int64()))
     schema = pa.schema(
         pa.field(name, kind, nullable=False, metadata={"PARQUET:field_id": str(i)}) for i, name, kind in kinds

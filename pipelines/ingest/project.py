@@ -16,7 +16,6 @@ from nevermore.pipelines.config import DEFAULT_CONFIG, is_identifier
 from nevermore.pipelines.config.project import Config, adding_table, load, sql_names
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import all_table_names, expanded, find_table, open_to_look
-from nevermore.pipelines.iceberg.moments import common_snapshots
 from nevermore.pipelines.iceberg.warehouse import refuse_copy
 from nevermore.scan_core import Expr, Scan, ScanOptions, Table, TableNotFoundError
 from nevermore.scan_core.io import require_package, temporary_folder
@@ -156,6 +155,8 @@ class Project:
             ScanError: a table has no snapshot of that time.
             SourceError: mirrors of a database have no commit in common that all of them had reached by then.
         """
+        from nevermore.pipelines.iceberg.moments import common_snapshots  # imports what writes tables
+
         tables = {
             name: catalog_table(name, self.config, open_to_look) for name in (self.tables if names is None else names)
         }

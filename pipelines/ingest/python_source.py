@@ -30,6 +30,7 @@ from nevermore.pipelines.decode.batches import (
     RawEvents,
     Rejected,
     key_texts,
+    one_text,
 )
 from nevermore.pipelines.decode.feed import POSITION, FeedConfig, TableFeed
 from nevermore.pipelines.errors import AnotherIngesterError, ConfigError, SchemaConflictError, SourceError
@@ -38,7 +39,7 @@ from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import check_writable, current_schema, open_current, refresh
 from nevermore.pipelines.iceberg.positions import summary_properties
-from nevermore.pipelines.iceberg.row_shape import single_array, without_extensions
+from nevermore.pipelines.iceberg.row_shape import single_array, with_leaves, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import check_key
 from nevermore.pipelines.ingest.feeds import table_feed
@@ -64,7 +65,11 @@ ATTEMPTS = 100
 _SHOWN = 5
 _NO_COLUMN = "\0"
 """Every row has the same operation, also where a column has the name that feeds use for it."""
-_NO_TYPE = re.compile("duration|interval|union|run_end")
+_NO_TYPE = re.compile(
+    r"duration\[|_interval\b(?!:)|_union<|run_end_encoded<|extension<(?!arrow\.(uuid|json)>)|struct<>|binary\[0\]"
+    r"|\bObject\b|\bBIT\b|\bTIME WITH "
+)
+"""Types of Arrow, and of Polars and DuckDB whose Arrow form is something else: addresses, packed bits, times without a zone."""
 Keep = Literal["last"]
 Result = TypeVar("Result")
 
@@ -94,7 +99,7 @@ class BatchPosition:
 
     def after(self, batch: str | None) -> str:
         """The text of the position after another batch, which may have no name."""
-        known = [*self.known, *([] if batch is None else [batch])][-MAX_KNOWN:]
+        known = [name for name in (*self.known, batch) if name is not None][-MAX_KNOWN:]
         return json.dumps({"source": "python", "version": 1, "number": self.number + 1, "known": known})
 
 
@@ -228,25 +233,47 @@ def _rows(data: Any, limit_bytes: int) -> ChangeRun | FrameRows:
     if hasattr(data, "toArrow"):
         _reader(data.limit(0).toArrow())
         return FrameRows(data, limit_bytes)
-    return ChangeRun.of(map(pa.Table.from_batches, zip(_reader(data), strict=False)), limit_bytes)
+    return ChangeRun.of(map(_valid, _reader(data)), limit_bytes)
+
+
+def _valid(batch: pa.RecordBatch) -> pa.Table:
+    """The rows, checked where Arrow checks nothing by itself: UTF-8, digits of decimals, times of a day, codes of dictionaries."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"the data is not valid: {error}; nothing was written") from error
+    return pa.Table.from_batches([batch])
 
 
 def _reader(data: Any) -> pa.RecordBatchReader:
-    if isinstance(data, list):
-        data = pa.Table.from_pylist(data)
     if getattr(getattr(data, "index", None), "names", None) == [None] and data.index.dtype.kind == "i":
         data = data.reset_index(drop=True)  # pandas: numbers of the rows that a filter left are no column
-    if not hasattr(data, "__arrow_c_stream__"):
+    try:
+        if isinstance(data, list):  # PyArrow itself would take the columns of the first row
+            data = pa.table(
+                {name: [row.get(name) for row in data] for name in dict.fromkeys(chain.from_iterable(data))}
+            )
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as error:
         raise SourceError(
-            f"rows cannot be read from {type(data).__name__}: pass a DataFrame of pandas, Polars or Spark, a relation of "
-            "DuckDB, a list of dicts, or an Arrow table or reader"
-        )
-    reader = pa.RecordBatchReader.from_stream(data)
-    if lost := [f"{field.name} ({field.type})" for field in reader.schema if _NO_TYPE.search(str(field.type))]:
+            f"rows cannot be read from {type(data).__name__}: {'; '.join(map(str, error.args))}. Rows are a DataFrame of "
+            "pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or an Arrow table or reader"
+        ) from error
+    own = zip(getattr(data, "columns", ()), getattr(data, "dtypes", ()), strict=False)
+    kinds = chain(own, ((f.name, f.type) for f in reader.schema))
+    if lost := [f"{name} ({kind})" for name, kind in kinds if _NO_TYPE.search(str(kind))]:
         raise SourceError(
             f"Iceberg has no type for {', '.join(lost)}: cast it to another type, such as text or a number"
         )
+    if twice := _repeated_names(pa.struct([*reader.schema])):
+        raise SourceError(f"the data has {', '.join(dict.fromkeys(twice))} more than once: rename or drop all but one")
     return reader
+
+
+def _repeated_names(kind: pa.DataType) -> list[str]:
+    members = [kind.field(at) for at in range(kind.num_fields)]
+    names = [member.name for member in members]
+    return [*(n for n in names if names.count(n) > 1), *chain.from_iterable(_repeated_names(m.type) for m in members)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +311,7 @@ class _Decoder:
         """Rows from number `at` on."""
         config = FeedConfig(tables=(self.table,), format="rows", options={"op_column": _NO_COLUMN, "no_op": self.op})
         count = rows.num_rows
-        origin = pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(count, np.int32)), pa.array([self.name or "unnamed batch"])
-        )
-        numbers = pa.array(np.arange(at, at + count))
+        origin, numbers = one_text(self.name or "unnamed batch", count), pa.array(np.arange(at, at + count))
         decoded = decode(RawEvents(origin, numbers, rows=without_extensions(rows)), config)
         if decoded.rejected.num_rows:
             first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
@@ -485,7 +509,7 @@ def _attempt_table(table: "CatalogTable", batch: _Batch, key: tuple[str, ...]) -
     if not key:
         raise SourceError(f"{name}: the key is empty: name the columns that identify a row: key=[...]")
     check_key(schema, key)
-    known = {f.name: _nullable(arrow_type(f.type)) for f in schema.fields}
+    known = {f.name: with_leaves(arrow_type(f.type)) for f in schema.fields}
     types = {f.name: str(f.type) for f in schema.fields if isinstance(f.type, PrimitiveType)}
     config = TableConfig(source=PythonSource(type="python"), key=key)
     if table.format_version > 2:
@@ -508,15 +532,6 @@ def _attempt_table(table: "CatalogTable", batch: _Batch, key: tuple[str, ...]) -
 
     with closing(ChangeRun.of(changes(), config.memory_limit_bytes // BATCH_SHARE)) as run:
         return apply_changes(table, run, key, config) if run.num_rows else table.metadata.current_snapshot_id
-
-
-def _nullable(kind: pa.DataType) -> pa.DataType:
-    """The type with optional members, as changes have; writing checks those that the table requires."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(f.name, _nullable(f.type)) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_nullable(kind.value_type))
-    return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type)) if pa.types.is_map(kind) else kind
 
 
 def _lacks_value(field: NestedField, values: pa.Array) -> bool:

@@ -11,7 +11,6 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg import positions
-from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.maintain.retention import (
     MaintainedTable,
@@ -107,10 +106,9 @@ def orphans_of_all(
     Raises:
         ConfigError: an unknown name.
     """
-    for target in maintained_tables(catalog, expanded(config, catalog), names):
-        settings = target.settings if overrides is None else overrides.under(target.settings)
+    for target in maintained_tables(catalog, config, names, overrides):
         try:
-            yield orphans(catalog, target, settings.orphan_age, delete=delete, show=show)
+            yield orphans(catalog, target, target.settings.orphan_age, delete=delete, show=show)
         except (PipelineError, ScanError, OSError) as error:
             yield Orphans(target.name, error=str(error).removeprefix(f"{target.name}: "))
 

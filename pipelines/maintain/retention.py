@@ -69,7 +69,10 @@ class MaintainedTable:
 
 
 def maintained_tables(
-    catalog: "Catalog", config: Config, names: Collection[str] | None = None
+    catalog: "Catalog",
+    config: Config,
+    names: Collection[str] | None = None,
+    overrides: RetentionConfig | None = None,
 ) -> Iterator[MaintainedTable]:
     """The tables of entries of a config that exist: mirrors with their change logs and quarantines, and published tables.
 
@@ -79,6 +82,7 @@ def maintained_tables(
         ConfigError: an unknown name.
     """
     config = expanded(config, catalog)
+    overrides = overrides or RetentionConfig()
     known: dict[str, TableConfig | PublishedConfig] = {**config.tables, **config.published}
     for name in names or ():
         if name not in known:
@@ -89,11 +93,11 @@ def maintained_tables(
         tables = [entry] if entry in config.published else [entry, change_log_name(entry), quarantine_name(entry)]
         for name in tables:
             if find_table(catalog, name) is not None:
-                yield MaintainedTable(name, entry, section.maintenance)
+                yield MaintainedTable(name, entry, overrides.under(section.maintenance))
     for feed in feeds_of(config, [*config.tables, *config.patterns]):
         chosen = [name for name in feed.wanted if not names or name in names]
         if chosen and find_table(catalog, feed.quarantine) is not None:
-            yield MaintainedTable(feed.quarantine, chosen[0], feed.settings[0].maintenance)
+            yield MaintainedTable(feed.quarantine, chosen[0], overrides.under(feed.settings[0].maintenance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +182,9 @@ def expire_all(
         ConfigError: an unknown name.
     """
     config = expanded(config, catalog)
-    for table in maintained_tables(catalog, config, names):
-        settings = table.settings if overrides is None else overrides.under(table.settings)
+    for table in maintained_tables(catalog, config, names, overrides):
         try:
-            yield expire(catalog, config, MaintainedTable(table.name, table.entry, settings), is_dry=is_dry, show=show)
+            yield expire(catalog, config, table, is_dry=is_dry, show=show)
         except (PipelineError, ScanError, OSError) as error:
             yield Expiry(table.name, is_dry=is_dry, error=str(error).removeprefix(f"{table.name}: "))
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nevermore.pipelines.config.tables import TableConfig, unfit_columns
-from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected
+from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, RawEvents, Rejected, one_text
 from nevermore.pipelines.decode.feed import Decided, TableFeed
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.pipelines.sources.table_position import LOAD_AGAIN, Chunk, Load, LoadOutdatedError, TablePosition
@@ -271,7 +271,7 @@ def loaded_events(title: str, table: Any, documents: pa.BinaryArray, number: int
     """Rows of a load of a table, which is described, as events; so many precede them."""
     count = len(documents)
     return RawEvents(
-        source_file=pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([title])),
+        source_file=one_text(title, count),
         source_offset=pa.array(np.arange(number + 1, number + 1 + count, dtype=np.int64)),
         documents=documents,
         tables=(table,),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import duckdb
 import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
@@ -119,6 +120,11 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
     "text": (pa.large_string(), "x" * 100),
     "text view": (pa.string_view(), "y" * 100),
     "words": (pa.dictionary(pa.int8(), pa.string()), "word"),
+    "json": (pa.json_(), "{}"),
+    "names like types": (
+        pa.struct([("duration", pa.int32()), ("interval", pa.int32())]),
+        {"duration": 1, "interval": 2},
+    ),
     "binary": (pa.binary(), b"\0\xff"),
     "uuid": (pa.uuid(), UUID(int=5)),
     "list": (pa.list_(pa.int64()), [1, None, 3]),
@@ -164,6 +170,81 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+DIGITS = pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer((2**127 - 1).to_bytes(16, "little"))])
+REFUSED |= {
+    f"{kind}: {name}": (data, message)
+    for kind, name, data, message in (
+        ("pandas", "mixed objects", pd.DataFrame({"id": [3, 4], "v": ["a", 1]}), "column v with type object"),
+        ("pandas", "complex", pd.DataFrame({"id": [3], "v": [1j]}), "column v with type complex128"),
+        (
+            "pandas",
+            "period",
+            pd.DataFrame({"id": [3], "v": pd.period_range("2026", periods=1, freq="M")}),
+            r"type for v \(",
+        ),
+        ("pandas", "interval", pd.DataFrame({"id": [3], "v": pd.interval_range(0, 1)}), r"no type for v \("),
+        ("pandas", "column twice", pd.DataFrame([[3, 1, 2]], columns=["id", "v", "v"]), "Duplicate column names"),
+        ("Polars", "object", pl.DataFrame({"id": [3], "v": pl.Series([object()], dtype=pl.Object)}), r"v \(Object\)"),
+        (
+            "Polars",
+            "128 bits",
+            pl.DataFrame({"id": [3], "v": pl.Series([1], dtype=pl.Int128)}),
+            "rows cannot be read from DataF",
+        ),
+        ("Polars", "a series", pl.Series("id", [3]), "rows cannot be read from Series"),
+        (
+            "Polars",
+            "lazy",
+            pl.LazyFrame({"id": [3]}),
+            "rows cannot be read from LazyFrame: .* Rows are a DataFrame of pandas",
+        ),
+        (
+            "DuckDB",
+            "digits",
+            duckdb.sql("select 3 as id, 170141183460469231731687303715884105727::hugeint as v"),
+            "not valid: .*precision",
+        ),
+        (
+            "DuckDB",
+            "zone of a time",
+            duckdb.sql("select 3 as id, '10:00:00+02'::timetz as v"),
+            r"v \(TIME WITH TIME ZONE\)",
+        ),
+        ("DuckDB", "bits", duckdb.sql("select 3 as id, ['101'::bit] as v"), r"v \(BIT\[\]\)"),
+        ("DuckDB", "large number", duckdb.sql("select 3 as id, 1::bignum as v"), r"v \("),
+        ("DuckDB", "midnight", duckdb.sql("select 3 as id, '24:00:00'::time as v"), "not valid: .*acceptable range"),
+        ("Arrow", "text", pa.table({"id": [3], "v": TEXT}), "not valid: .*UTF8"),
+        ("Arrow", "text in the key", pa.table({"id": TEXT}), "not valid: .*UTF8"),
+        ("Arrow", "digits", pa.table({"id": [3], "v": DIGITS}), "not valid: .*precision"),
+        ("Arrow", "runs", pa.table({"id": [3], "v": pa.RunEndEncodedArray.from_arrays([1], ["a"])}), r"v \(run_end"),
+        ("Arrow", "empty structs", pa.table({"id": [3], "v": pa.array([{}], pa.struct([]))}), r"v \(struct<>\)"),
+        (
+            "Arrow",
+            "no bytes",
+            pa.table({"id": [3], "v": pa.array([b""], pa.binary(0))}),
+            r"v \(fixed_size_binary\[0\]\)",
+        ),
+        (
+            "Arrow",
+            "column twice",
+            pa.Table.from_arrays([pa.array([3])] * 2, names=["id", "id"]),
+            "has id more than once",
+        ),
+        (
+            "Arrow",
+            "member twice",
+            pa.table({"id": [3], "v": pa.array([[]], pa.list_(pa.struct([("a", "i4"), ("a", "i8")])))}),
+            "has a more",
+        ),
+        ("dicts", "numbers", [1, 2], "rows cannot be read from list"),
+        ("dicts", "a large number", [{"id": 2**70}], "rows cannot be read from list"),
+        ("dicts", "mixed", [{"id": 3}, {"id": "a"}], "rows cannot be read from list"),
+        ("dicts", "half a character", [{"id": 3, "v": "\ud800"}], "rows cannot be read from list"),
+    )
+}
+
+
 @pytest.mark.parametrize("why", REFUSED)
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
@@ -180,6 +261,31 @@ def test_the_numbers_of_rows_in_pandas_are_no_column(project: Project) -> None:
     for part in (frame[frame.id > 1], frame.sort_values("id", ascending=False), frame.set_index("id")):
         project.upsert(NAME, part)
     assert rows_of(project) == frame.to_dict("records")
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical(), pl.Enum(["a", "b"])])
+def test_words_of_polars_are_text_at_every_depth(project: Project, kind: Any) -> None:
+    words = pl.Series(["a", None, "b"], dtype=kind)
+    frame = pl.DataFrame(
+        {"id": [1, 2, 3], "v": words, "many": [[w] for w in "aba"], "one": pl.DataFrame({"w": words}).to_struct()}
+    )
+    for part in (frame, frame.cast({"many": pl.List(kind)})):
+        project.upsert(NAME, part)
+        found = project.scan(NAME).to_table().sort_by("id")
+        assert found.schema.field("v").type == pa.string()
+        assert found.to_pylist() == frame.to_dicts()
+    project.delete(NAME, frame.head(1))
+    by_word = frame.head(2).with_columns(id=pl.Series(["a", "b"], dtype=kind))
+    open_project(project.config.path.parent).create("shop.words", pa.schema({"id": pa.string()}), key="id")
+    words_of = open_project(project.config.path.parent)
+    words_of.upsert("shop.words", by_word)
+    words_of.delete("shop.words", by_word.tail(1))
+    assert words_of.scan("shop.words").to_table()["id"].to_pylist() == ["a"]
+
+
+def test_columns_that_only_later_dicts_have_are_not_lost(project: Project) -> None:
+    project.upsert(NAME, [{"id": 1, "v": 1}, {"id": 2, "w": 2}])
+    assert rows_of(project) == [{"id": 1, "v": 1, "w": None}, {"id": 2, "v": None, "w": 2}]
 
 
 def test_the_last_row_of_a_key_may_win(project: Project) -> None:
