@@ -107,6 +107,11 @@ QUESTIONS = {
     "can I use a Glue catalog?": "object-stores.html#aws-glue",
     "how do I write my own expectations?": "expectations.html",
     "how do I migrate from Debezium Server?": "migrating.html",
+    "how do I move a warehouse?": "faq.html#how-do-i-move-a-warehouse",
+    "can two writers write one mirror?": "faq.html#can-two-writers",
+    "what privileges does the MySQL user need?": "mysql.html#what-to-set-on-the-server",
+    "how do I add a table later?": "faq.html#how-do-i-add-a-table-later",
+    "which Python versions are supported?": "faq.html#does-it-need-java-spark-or-dagster-which-python-versions",
 }
 
 
