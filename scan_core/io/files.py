@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from nevermore.scan_core.io.cache import BoundedCache
+from nevermore.scan_core.io.cache import BoundedCache, clear
 from nevermore.scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
 from nevermore.scan_core.io.object_store import ArrowObject, ReplacedObjectError, S3Object, StoredObject, open_s3
 from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSource, Pace, RemoteFile, requested
@@ -44,6 +44,7 @@ def locate(path: str, io: FileIOConfig) -> Location:
     """
     location = relocate(path, io)
     if io.places is not None and not _is_allowed(location, io.places):
+        _forget_metadata()
         raise OutsideTableError(
             f"cannot open {path}: the table was found in {io.places[0]}, and this lies outside of the places that may hold "
             f"its files ({', '.join(io.places)}){_how_to_allow(location, path, io)}"
@@ -382,7 +383,7 @@ def forget_object(path: str, io: FileIOConfig) -> bool:
 
     Returns whether other bytes may come if it is read again: those of a store may have been damaged on the way.
     """
-    _KEPT_METADATA.clear()
+    _forget_metadata()
     return not locate(path, io).is_local
 
 
@@ -400,7 +401,14 @@ def read_twice(path: str, io: FileIOConfig, read: Callable[[], T]) -> T:
         return read()
 
 
+def _forget_metadata() -> None:
+    """Have metadata read again, which may have been damaged on the way, as it names a file that is not there."""
+    _KEPT_METADATA.clear()
+    clear()
+
+
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
+    _forget_metadata()
     opened = "" if path == str(location) else f" (opened as {location})"
     if isinstance(error, ReplacedObjectError):
         return MissingFileError(

@@ -18,6 +18,7 @@ from nevermore.scan_core.files.parquet.file_layout import FOOTERS
 from nevermore.scan_core.io import cache, object_store, read_bytes
 from nevermore.scan_core.io.files import open_source
 from nevermore.scan_core.io.location import FileIOConfig
+from tests.support.avro_edit import rewrite_avro
 from tests.support.faulty_store import Asked, Fault, Store, faulty_store
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -118,6 +119,29 @@ def test_bytes_that_are_damaged_on_the_way_are_forgotten_and_read_again(
     for _ in range(2):
         forget()
         assert READS[read](opened(store, folder)) == expected
+
+
+@pytest.mark.parametrize("place", ["name", "bucket"])
+def test_a_path_that_is_damaged_on_the_way_fails_one_scan_and_no_later_one(
+    store: Store, folder: Path, place: str
+) -> None:
+    for path in (folder / "t" / "metadata").glob("snap-*.avro"):
+        rewrite_avro(str(path), lambda *_: None)  # without compression, so that the path is found
+    hit = set()
+
+    def damage(asked: Asked) -> Fault | None:
+        if hit or "snap" not in asked.name or asked.bytes == "HEAD":
+            return None
+        hit.add(asked.name)
+        data = next(folder.rglob(asked.name)).read_bytes()
+        end = data.rindex(b"/t/metadata/")
+        return Fault(damaged=end + 16 if place == "name" else end - 1)
+
+    store.fault = damage
+    with pytest.raises(scan_core.ScanError):
+        ids_of(opened(store, folder))
+    assert hit
+    assert ids_of(opened(store, folder)) == EXPECTED
 
 
 @pytest.mark.parametrize("part", ["data", "delete"])
