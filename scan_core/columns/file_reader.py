@@ -8,7 +8,7 @@ scan within its memory limit and never change its rows. Files without field ids 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -323,36 +323,27 @@ class FileReader(Protocol):
         """Whether a range of rows can be read without the rows before it."""
         return False
 
-
-BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
-"""Exceptions that decoders raise on damaged bytes."""
-
-
-class ReadsAhead(FileReader, Protocol):
-    """A FileReader whose bytes can be fetched before they are asked for."""
-
     @property
     def is_remote(self) -> bool:
-        """Whether fetching ahead pays: the file is on an object store."""
-        ...
+        """Whether bytes can be fetched before they are asked for, and fetching them ahead pays: the file is on an object store."""
+        return False
 
     @property
     def num_bytes_ahead(self) -> int:
         """Bytes that were fetched ahead, or are on their way, and were not read yet."""
-        ...
+        return 0
 
     def expect(self, row_group: RowGroup, habits: Habits, max_bytes: int) -> None:
         """Begin to fetch these columns of a row group, those that fit into `max_bytes`."""
-        ...
+        return
 
     def release(self, row_group: RowGroup) -> None:
         """Drop what was fetched of a row group and not read."""
-        ...
+        return
 
 
-def reads_ahead(reader: FileReader) -> TypeGuard[ReadsAhead]:
-    """Whether bytes of the reader can be fetched ahead; `isinstance` with a protocol would look at all its members."""
-    return hasattr(reader, "expect")
+BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
+"""Exceptions that decoders raise on damaged bytes."""
 
 
 class refusing_malformed:  # noqa: N801  reads as what it does; a generator would cost a microsecond per small file

@@ -69,23 +69,19 @@ def null_mask(array: pa.Array) -> Mask | None:
 
 def fixed_values(array: pa.Array) -> npt.NDArray[np.generic]:
     """The values of an array of fixed width as a view; values of NULL rows are arbitrary."""
-    dtype = _VIEW_DTYPES[array.type.bit_width] if pa.types.is_temporal(array.type) else array.type.to_pandas_dtype()
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), dtype=dtype)
-    return np.frombuffer(buffer, dtype=dtype)[array.offset : array.offset + len(array)]
+    return numbers(array, _stored_dtype(array.type))
 
 
-_VIEW_DTYPES = {32: np.int32, 64: np.int64}
+def _stored_dtype(kind: pa.DataType) -> Any:
+    if pa.types.is_temporal(kind):
+        return np.int32 if kind.bit_width == 32 else np.int64
+    return kind.to_pandas_dtype()
 
 
 def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
     """The unscaled values of a decimal128 of at most 18 digits: the low words of its 16 bytes."""
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), dtype=np.int64)
-    words = np.frombuffer(buffer, dtype=np.int64)
-    return words[2 * array.offset : 2 * (array.offset + len(array)) : 2]
+    low: npt.NDArray[np.int64] = numbers(array, (np.int64, 2))[:, 0]
+    return low
 
 
 def boolean_values(array: pa.Array) -> Mask:
@@ -100,8 +96,7 @@ def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) ->
     if pa.types.is_boolean(target):
         data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
     else:
-        dtype = _VIEW_DTYPES[target.bit_width] if pa.types.is_temporal(target) else target.to_pandas_dtype()
-        data = np.ascontiguousarray(values, dtype=dtype)
+        data = np.ascontiguousarray(values, dtype=_stored_dtype(target))
     bitmap = None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
     return pa.Array.from_buffers(target, len(values), [bitmap, pa.py_buffer(data)])
 

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import chain
 from threading import Lock
-from typing import NamedTuple, Self, TypeGuard
+from typing import NamedTuple, Self
 from weakref import WeakSet
 
-from nevermore.scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup, reads_ahead
+from nevermore.scan_core.columns.file_reader import FileReader, Habits, RowGroup
 from nevermore.scan_core.deletes.filter import DeleteFilter, open_delete_filter
 from nevermore.scan_core.files import open_file
 from nevermore.scan_core.io.location import relocate
@@ -48,7 +48,7 @@ class FilesAhead:
         self._unread: dict[_Key, FileScanTask] = {}  # nothing but their footers was fetched
         self._deletes: dict[_Key, _Loading] = {}
         self.unasked = ScanMetrics()  # what was read of deletes that nobody asked for
-        self._readers: WeakSet[ReadsAhead] = WeakSet()
+        self._readers: WeakSet[FileReader] = WeakSet()
         self._fetched = self._in_vain = 0
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
@@ -106,11 +106,11 @@ class FilesAhead:
         metrics.add(loading.counted)
         return found
 
-    def may_expect(self, reader: FileReader) -> TypeGuard[ReadsAhead]:
+    def may_expect(self, reader: FileReader) -> bool:
         """Whether bytes of the file can be fetched ahead: it is remote, and reading ahead is allowed."""
-        return self.is_on and reads_ahead(reader) and reader.is_remote
+        return self.is_on and reader.is_remote
 
-    def expect_row_group(self, reader: ReadsAhead, row_group: RowGroup, first_guess: Callable[[], Habits]) -> None:
+    def expect_row_group(self, reader: FileReader, row_group: RowGroup, first_guess: Callable[[], Habits]) -> None:
         """Start fetching what a row group will probably need: the columns of the previous one, or `first_guess` for the first."""
         habits = self._habits
         if habits is None:
@@ -189,7 +189,7 @@ class FilesAhead:
 
         self._deletes[_key(task)] = _Loading(self._threads().submit(load), counted, sizes)
 
-    def _expect(self, reader: ReadsAhead, row_group: RowGroup, habits: Habits) -> None:
+    def _expect(self, reader: FileReader, row_group: RowGroup, habits: Habits) -> None:
         """Fetch what there is room for. Called with the lock held: others would take the same room."""
         self._readers.add(reader)
         reader.expect(row_group, habits, self._room)

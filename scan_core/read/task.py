@@ -26,7 +26,6 @@ from nevermore.scan_core.columns.file_reader import (
     ReadCounts,
     RowGroup,
     StatisticsOf,
-    reads_ahead,
 )
 from nevermore.scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
 from nevermore.scan_core.model.cached_property import cached_property
@@ -580,8 +579,7 @@ class TaskReader:
 
     def _count_bytes(self, columns: LazyColumns) -> None:
         """Count the bytes read of a row group, and the bytes of planned columns that were skipped."""
-        if reads_ahead(self._reader):
-            self._reader.release(columns.row_group)
+        self._reader.release(columns.row_group)
         self._count_bloom_filters()
         counts, self._reader.counts = self._reader.counts, ReadCounts()
         group, mine = columns.row_group, self._share(columns.row_group)

@@ -26,9 +26,9 @@ def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
         dtype: of one element.
     """
     kind = np.dtype(dtype or array.type.to_pandas_dtype())
-    if len(array) == 0:
-        return np.empty(0, kind)
-    return np.frombuffer(array.buffers()[1], kind, count=len(array), offset=array.offset * kind.itemsize)
+    if len(array) == 0 or (buffer := array.buffers()[1]) is None:  # nothing but NULLs may have no buffer
+        return np.zeros(len(array), kind)
+    return np.frombuffer(buffer, kind, count=len(array), offset=array.offset * kind.itemsize)
 
 
 def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
