@@ -36,7 +36,7 @@ from nevermore.scan_core.rows.selection import (
     decode_roaring,
     mark_rows,
     position_count,
-    union_of_bitmaps,
+    positions_in_mask,
 )
 from nevermore.scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
 
@@ -374,6 +374,8 @@ _ENTRY_BYTES = 200
 """What Python objects around an entry hold."""
 _MAX_BITMAPS = 3
 """More are united once: examining each for every row group costs more."""
+_MAX_UNITED_ROWS = 1 << 26
+"""Of a file: a union takes a byte for each of its rows while it is made."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -401,8 +403,10 @@ class ColumnIndex:
             return ()
 
         def load() -> tuple[tuple[RoaringPositions, ...], int]:
-            read = self._read(wanted, metrics)
-            found = tuple(read) if len(wanted) <= _MAX_BITMAPS else (union_of_bitmaps(read),)
+            read: Iterable[RoaringPositions] = self._read(wanted, metrics)
+            if len(wanted) > _MAX_BITMAPS and self.directory.num_rows <= _MAX_UNITED_ROWS:
+                read = [positions_in_mask(row_mask(read, 0, self.directory.num_rows))]
+            found = tuple(read)
             return found, sum(p.num_bytes + _ENTRY_BYTES for p in found)
 
         return cached((*_key(self.blob, self.io), wanted), load)

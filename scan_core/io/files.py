@@ -408,7 +408,8 @@ def _forget_metadata() -> None:
 
 
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
-    _forget_metadata()
+    if not location.is_local and not path.endswith("-index.puffin"):  # a scan does without an index that is gone
+        _forget_metadata()
     opened = "" if path == str(location) else f" (opened as {location})"
     if isinstance(error, ReplacedObjectError):
         return MissingFileError(

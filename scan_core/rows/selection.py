@@ -353,21 +353,27 @@ _MAX_ROW_POSITION = 1 << 63
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class RoaringPositions:
-    """A 64-bit Roaring bitmap (`pyroaring.BitMap64`), and about what it takes."""
+    """A 64-bit Roaring bitmap (`pyroaring.BitMap64`) that is serialised in so many bytes."""
 
     bitmap: Any
-    num_bytes: int
+    stored_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """About the memory held: what is stored, and what is around each container, which is stored in 10 bytes or more."""
+        containers = min(self.stored_bytes // 10, (self.bitmap.max() >> 16) + 1) if self.bitmap else 0
+        return self.stored_bytes + _CONTAINER_BYTES * containers
 
 
 def decode_roaring(data: bytes, source: str) -> RoaringPositions:
     """A 64-bit Roaring bitmap in portable serialisation.
 
     Args:
-        data: exactly the bitmap.
+        data: the bitmap.
         source: file and blob, for messages.
 
     Raises:
-        MalformedTableError: lengths, keys or values that contradict each other or the number of bytes.
+        MalformedTableError: lengths, keys or values that contradict each other, or the bitmap ends early.
     """
     from pyroaring import BitMap64  # 9 ms, and few tables have bitmaps
 
@@ -380,18 +386,20 @@ def decode_roaring(data: bytes, source: str) -> RoaringPositions:
     return RoaringPositions(bitmap, len(data))
 
 
-def union_of_bitmaps(parts: Iterable[RoaringPositions]) -> RoaringPositions:
-    """The positions in any of these, at least one."""
+def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RoaringPositions:
+    """The positions of the flags that are set."""
     from pyroaring import BitMap64
 
-    bitmap = BitMap64.union(*(part.bitmap for part in parts))
+    bitmap = BitMap64()
+    for start in range(0, len(mask), _MARKED_AT_ONCE):
+        bitmap.update(np.flatnonzero(mask[start : start + _MARKED_AT_ONCE]) + start)
     bitmap.run_optimize()
     return RoaringPositions(bitmap, len(bitmap.serialize()))
 
 
-_CONTAINER_ROWS = 1 << 16
-_DENSE_BYTES = 28 + _CONTAINER_ROWS // 8
-"""Of a bitmap that is stored as one bit set."""
+_MARKED_AT_ONCE = 1 << 20
+_CONTAINER_BYTES = 95
+"""Measured: pointers, the tree of keys and the allocator's own bytes."""
 _FEW_RUNS = 64
 """Below this many gaps a selection is given as ranges, which slice without copying."""
 
@@ -426,18 +434,9 @@ def positions_within(positions: RowPositions, first_row: int, num_rows: int) -> 
 
 def mark_rows(positions: RoaringPositions, first_row: int, mask: npt.NDArray[np.bool_]) -> None:
     """Set the flags of the rows [first_row, first_row + len(mask)) that are in `positions`."""
-    end_row, bitmap = first_row + len(mask), positions.bitmap
-    for start in range(first_row // _CONTAINER_ROWS * _CONTAINER_ROWS, end_row, _CONTAINER_ROWS):
-        begin, end = max(start, first_row), min(start + _CONTAINER_ROWS, end_row)
-        part = mask[begin - first_row : end - first_row]
-        stored = (bitmap & type(bitmap)(range(start, start + _CONTAINER_ROWS))).serialize()
-        if (
-            len(stored) == _DENSE_BYTES
-        ):  # one bit set: where many rows are marked, five times as fast as their positions
-            flags = np.unpackbits(np.frombuffer(stored, np.uint8)[-_CONTAINER_ROWS // 8 :], bitorder="little")
-            part |= flags[begin - start : end - start].view(np.bool_)
-        else:
-            part[positions_within(positions, begin, end - begin)] = True
+    for start in range(0, len(mask), _MARKED_AT_ONCE):
+        part = mask[start : start + _MARKED_AT_ONCE]
+        part[positions_within(positions, first_row + start, len(part))] = True
 
 
 def surviving(positions: RowPositions, first_row: int, num_rows: int) -> RowSelection:

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from nevermore.scan_core.bitmaps.column_index import decode_bitmap, decode_directory, encode_directory, row_mask
 from nevermore.scan_core.model.errors import MalformedTableError
 from nevermore.scan_core.model.schema import PrimitiveType, arrow_type, parse_type
-from nevermore.scan_core.rows.selection import union_of_bitmaps
+from nevermore.scan_core.rows.selection import positions_in_mask
 
 VALUES = {
     "boolean": [False, True],
@@ -89,7 +89,7 @@ def test_rows_of_a_bitmap_are_marked_in_any_range(rows: set[int], first: int, co
     if len(rows) % 2:
         bitmap.run_optimize()
     positions = decode_bitmap(bitmap.serialize(), len(rows), 400_000, "a bitmap")
-    for same in (positions, union_of_bitmaps([positions, positions])):
+    for same in (positions, positions_in_mask(row_mask([positions], 0, 400_000))):
         found = np.flatnonzero(row_mask([same], first, count)) + first
         assert found.tolist() == sorted(r for r in rows if first <= r < first + count)
 

@@ -13,6 +13,7 @@ from nevermore.scan_core.rows.selection import (
     Ranges,
     RoaringPositions,
     decode_roaring,
+    mark_rows,
     selected_count,
     sorted_positions,
     surviving,
@@ -27,7 +28,10 @@ def bitmaps(draw: Any) -> BitMap64:
     bitmap = BitMap64()
     for _ in range(draw(st.integers(0, 4))):
         base = draw(st.sampled_from(BASES))
-        match draw(st.integers(0, 2)):
+        match draw(st.integers(0, 3)):
+            case 3:
+                step, count = draw(st.integers(2, 15)), draw(st.sampled_from([4094, 4095, 4096, 4097, 4098]))
+                bitmap.update(range(base, base + step * count, step))
             case 0:
                 bitmap.add_range(base, base + draw(st.integers(1, 200_000)))
             case 1:
@@ -56,6 +60,24 @@ def test_roaring_and_sorted_positions_select_what_is_outside(bitmap: Any, first_
     wanted = expected(bitmap, first_row, num_rows)
     for positions in (decoded, listed):
         assert to_mask(surviving(positions, first_row, num_rows)).tolist() == wanted
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 4095, 4096, 4097, 8192, 65_535, 65_536])
+@pytest.mark.parametrize("is_optimized", [False, True])
+@pytest.mark.parametrize("first", [0, 65_536, 30_000])
+def test_containers_of_all_sizes_are_marked_as_what_they_are(count: int, is_optimized: Any, first: int) -> None:
+    """A list of 4,096 positions is as long as a bit set."""
+    rows = first + np.arange(count) * 65_536 // count
+    bitmap = BitMap64(rows)
+    if is_optimized:
+        bitmap.run_optimize()
+    decoded = decode_roaring(bitmap.serialize(), "dv")
+    for others in (0, 20_000):  # of a range that is marked as a whole, and one whose containers are marked one by one
+        mask = np.zeros(131_072 + others, np.bool_)
+        mark_rows(decoded, 0, mask)
+        assert np.array_equal(np.flatnonzero(mask), rows)
+    found = to_mask(surviving(decoded, first, 65_536))
+    assert np.array_equal(np.flatnonzero(~found), rows - first)
 
 
 @settings(max_examples=200, deadline=None)
