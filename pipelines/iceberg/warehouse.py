@@ -85,9 +85,14 @@ def refuse_copy(config: Config, name: str, location: str) -> None:
         CatalogMismatchError: the project was copied or moved; says what to do.
     """
     path, warehouse = local_path(location), local_warehouse(config)
-    if path is None or warehouse is None or path.is_relative_to(warehouse) or config.tables_elsewhere == "allow":
+    if (
+        path is None
+        or warehouse is None
+        or path.resolve().is_relative_to(warehouse.resolve())
+        or config.tables_elsewhere == "allow"
+    ):
         return
-    if (table_folder(warehouse, name) / "metadata").is_dir():
+    if table_folder(warehouse, f"{name}.metadata").is_dir():
         raise CatalogMismatchError(
             f"{name} of this catalog is in {path.parent.parent}, but this project's warehouse {warehouse} has files of it, "
             "too: the project was copied or moved. `nevermore recover` makes the catalog name the files in this warehouse; "

@@ -212,6 +212,13 @@ def test_no_command_reads_or_changes_the_tables_of_the_project_that_was_copied(
     assert sorted(project.folder.rglob("*")) == before
 
 
+def test_a_project_behind_a_symbolic_link_is_no_copy(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(project.folder, target_is_directory=True)
+    linked = Project(tmp_path / "link")
+    linked.ingest(9)
+    assert linked.rows() == project.rows() == [1, 3, 9]
+
+
 def test_a_copied_project_does_not_write_into_the_original(project: Project, tmp_path: Path) -> None:
     copy = Project(tmp_path / "copy")
     shutil.copytree(project.folder, copy.folder)
