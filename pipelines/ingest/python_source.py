@@ -67,7 +67,7 @@ _NO_COLUMN = "\0"
 """Every row has the same operation, also where a column has the name that feeds use for it."""
 _NO_TYPE = re.compile(
     r"duration\[|_interval\b(?!:)|_union<|run_end_encoded<|extension<(?!arrow\.(uuid|json)>)|struct<>|binary\[0\]"
-    r"|\bObject\b|\bBIT\b|\bTIME WITH "
+    r"|(?<!['\"])\b(?:Object|BIT|TIME WITH TIME ZONE)\b(?![:'\" ])"  # no names of members, no quoted values
 )
 """Types of Arrow, and of Polars and DuckDB whose Arrow form is something else: addresses, packed bits, times without a zone."""
 Keep = Literal["last"]

@@ -903,3 +903,16 @@ def test_polars_and_ibis_see_the_tables(project: Project, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ibis", None)
     with pytest.raises(MissingPackageError, match=r"ibis requires ibis: pip install 'ibis-framework\[duckdb\]'"):
         project.ibis()
+
+
+@pytest.mark.parametrize("name", ["Object", "BIT", "TIME WITH X"])
+def test_names_and_values_that_read_as_types_are_none(name: str) -> None:
+    from nevermore.pipelines.ingest.python_source import _reader
+
+    members = pa.table({"id": [1], "v": pa.array([{name: 1}])})
+    for data in (
+        members,
+        pl.DataFrame({"id": [1], "v": [{name: 1}]}),
+        duckdb.sql("select 1 as id, 'BIT'::enum('BIT', 'Object') as v"),
+    ):
+        assert _reader(data).read_all().num_rows == 1
