@@ -70,7 +70,6 @@ from nevermore.scan_core.parts import (
     field_id_of,
     open_file,
     partition_text,
-    position_count,
     read_deletion_vector,
     read_position_deletes,
 )
@@ -279,15 +278,13 @@ class FileFacts:
         if file.is_deletion_vector:
             place = f"vector at byte {file.content_offset}"
             try:
-                last_of = {
-                    file.referenced_data_file or "": position_count(read_deletion_vector(file, io, ScanMetrics()))[1]
-                }
+                last_of = {file.referenced_data_file or "": read_deletion_vector(file, io, ScanMetrics()).last}
             except MalformedTableError as error:
                 yield place, _without_path(error, file.path)
                 return
         elif file.content is DeleteContent.POSITION:
             by_path = read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path
-            place, last_of = "column 'pos'", {path: position_count(found)[1] for path, found in by_path.items()}
+            place, last_of = "column 'pos'", {path: found.last for path, found in by_path.items()}
         else:
             return
         for path, last in last_of.items():

@@ -3,7 +3,6 @@ from nevermore.scan_core.bitmaps.column_index import COLUMN_TYPE as COLUMN_TYPE
 from nevermore.scan_core.bitmaps.column_index import DATA_FILE as DATA_FILE
 from nevermore.scan_core.bitmaps.column_index import DIRECTORY_BYTES as DIRECTORY_BYTES
 from nevermore.scan_core.bitmaps.column_index import FILE_BYTES as FILE_BYTES
-from nevermore.scan_core.bitmaps.column_index import FILE_SUFFIX as FILE_SUFFIX
 from nevermore.scan_core.bitmaps.column_index import IS_LIST as IS_LIST
 from nevermore.scan_core.bitmaps.column_index import MAGIC as MAGIC
 from nevermore.scan_core.bitmaps.column_index import RECORD_COUNT as RECORD_COUNT
@@ -38,6 +37,7 @@ from nevermore.scan_core.files.parquet.decoded_size import DecodedSizes as Decod
 from nevermore.scan_core.files.parquet.file_layout import has_wide_differences as has_wide_differences
 from nevermore.scan_core.files.parquet.file_layout import read_layout as read_layout
 from nevermore.scan_core.files.parquet.file_layout import read_wide_differences as read_wide_differences
+from nevermore.scan_core.io.files import INDEX_SUFFIX as INDEX_SUFFIX
 from nevermore.scan_core.keys.columns import hash_rows as hash_rows
 from nevermore.scan_core.keys.columns import hash_seed as hash_seed
 from nevermore.scan_core.keys.columns import key_column as key_column
@@ -55,5 +55,4 @@ from nevermore.scan_core.read.projection import FileProjection as FileProjection
 from nevermore.scan_core.read.read_ahead import FilesAhead as FilesAhead
 from nevermore.scan_core.read.split_reader import column_batches as column_batches
 from nevermore.scan_core.read.split_reader import resolve_deletes as resolve_deletes
-from nevermore.scan_core.rows.selection import position_count as position_count
 from nevermore.scan_core.sql.duckdb_plan import narrowed as narrowed

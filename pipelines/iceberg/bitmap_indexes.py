@@ -50,7 +50,7 @@ from nevermore.scan_core.parts import (
     DATA_FILE,
     DIRECTORY_BYTES,
     FILE_BYTES,
-    FILE_SUFFIX,
+    INDEX_SUFFIX,
     IS_LIST,
     MAGIC,
     RECORD_COUNT,
@@ -239,7 +239,7 @@ class KnownBlobs:
     def superseded(self, copied: Container[str | None]) -> list[str]:
         """Our statistics files that a new one makes unnecessary, which takes the place of one and has copies of some."""
         used = {path for path, _ in (*self.indexes.values(), *self.unsuitable.values()) if path not in copied}
-        own = {path for path in (self.own_path,) if path is not None and path.endswith(FILE_SUFFIX)}
+        own = {path for path in (self.own_path,) if path is not None and path.endswith(INDEX_SUFFIX)}
         return sorted(self.removable - used | own)
 
 
@@ -319,7 +319,7 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
     try:
         footer = read_footer(path, io)
     except MalformedTableError:
-        if path.endswith(FILE_SUFFIX):
+        if path.endswith(INDEX_SUFFIX):
             return []
         raise
     # Manifests tell where deletion vectors are, and PyIceberg would take any other blob in such a file for one.
@@ -571,7 +571,7 @@ class _Run:
                     self._skipped.append(Skipped(task.data_file.path, name, reason))
                 elif place not in known.indexes:
                     missing.append((task, name, column))
-        path = f"{self._target.folder}/{uuid.uuid4()}{FILE_SUFFIX}"
+        path = f"{self._target.folder}/{uuid.uuid4()}{INDEX_SUFFIX}"
         with PuffinWriter(path, self._target.storage) as writer:
             for source, blob in known.others:
                 writer.copy_blob(blob, source, io)

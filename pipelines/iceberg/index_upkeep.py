@@ -15,7 +15,7 @@ from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_inde
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import ScanError, ScanOptions, StructType, Table
-from nevermore.scan_core.parts import FILE_SUFFIX, is_indexable, late_filters
+from nevermore.scan_core.parts import INDEX_SUFFIX, is_indexable, late_filters
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as CatalogTable
@@ -170,7 +170,7 @@ def _rows_since_update(table: Table) -> int | None:
     indexed = {
         entry.get("snapshot-id")
         for entry in metadata.statistics
-        if str(entry.get("statistics-path")).endswith(FILE_SUFFIX)
+        if str(entry.get("statistics-path")).endswith(INDEX_SUFFIX)
     }
     total = 0
     for snapshot in metadata.ancestors(metadata.current_snapshot_id):

@@ -46,7 +46,7 @@ from nevermore.scan_core.metadata import (
     read_document,
     snapshot_manifests,
 )
-from nevermore.scan_core.parts import FILE_SUFFIX
+from nevermore.scan_core.parts import INDEX_SUFFIX
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -399,7 +399,7 @@ def _remove_snapshots(found: OpenedTable, expired: Collection[int], *, keeps_ind
         for entry in found.document.get(kind) or []
         # our indexes describe data files, not snapshots: the next update of the indexes takes over those that stay
         if entry["snapshot-id"] in expired
-        and not (keeps_indexes and str(entry.get("statistics-path")).endswith(FILE_SUFFIX))
+        and not (keeps_indexes and str(entry.get("statistics-path")).endswith(INDEX_SUFFIX))
     ]
     commit(found.handle, required, [*dropped, {"action": "remove-snapshots", "snapshot-ids": list(expired)}])
 
@@ -539,7 +539,7 @@ def _unreached(before: OpenedTable, after: OpenedTable, expired: Sequence[Snapsh
     positioned = {s.summary.get(positions.POSITION_FILE) for s in expired} - named
     others += [(path, "position files") for path in sorted(filter(None, positioned))]
     # Our indexes describe data files, so they stay registered with an expired snapshot; some catalogs drop them.
-    left = {path for i, path in statistics_files(after.document) if i not in ids or path.endswith(FILE_SUFFIX)}
+    left = {path for i, path in statistics_files(after.document) if i not in ids or path.endswith(INDEX_SUFFIX)}
     statistics = dict.fromkeys(path for i, path in statistics_files(before.document) if i in ids and path not in left)
     others += [(path, "statistics files") for path in statistics]
     return [*files.values(), *(_File(path, kind, _size(path, after.table)) for path, kind in others)]

@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 
 from nevermore.scan_core.io.cache import cached
-from nevermore.scan_core.io.files import file_size, fingerprint, read_bytes
+from nevermore.scan_core.io.files import INDEX_SUFFIX, file_size, fingerprint, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, decompress
 from nevermore.scan_core.metadata.table_json import Document, load_document
@@ -35,7 +35,6 @@ from nevermore.scan_core.rows.selection import (
     RoaringPositions,
     decode_roaring,
     mark_rows,
-    position_count,
     positions_in_mask,
 )
 from nevermore.scan_core.split.tasks import BitmapIndexBlob, FileScanTask, ScanContext
@@ -350,10 +349,10 @@ def decode_bitmap(data: bytes, cardinality: int, num_rows: int, source: str) -> 
         MalformedTableError: broken, with other than `cardinality` rows, or with rows that the file has not.
     """
     positions = decode_roaring(data, source)
-    count, last = position_count(positions)
-    if count != cardinality or last >= num_rows:
+    count = len(positions.bitmap)
+    if count != cardinality or positions.last >= num_rows:
         raise MalformedTableError(
-            f"{source}: a bitmap of {count} rows up to {last}; expected {cardinality} below {num_rows}"
+            f"{source}: a bitmap of {count} rows up to {positions.last}; expected {cardinality} below {num_rows}"
         )
     return positions
 
@@ -403,10 +402,9 @@ class ColumnIndex:
             return ()
 
         def load() -> tuple[tuple[RoaringPositions, ...], int]:
-            read: Iterable[RoaringPositions] = self._read(wanted, metrics)
-            if len(wanted) > _MAX_BITMAPS and self.directory.num_rows <= _MAX_UNITED_ROWS:
-                read = [positions_in_mask(row_mask(read, 0, self.directory.num_rows))]
-            found = tuple(read)
+            read, num_rows = self._read(wanted, metrics), self.directory.num_rows
+            is_united = len(wanted) > _MAX_BITMAPS and num_rows <= _MAX_UNITED_ROWS
+            found = (positions_in_mask(row_mask(read, 0, num_rows)),) if is_united else tuple(read)
             return found, sum(p.num_bytes + _ENTRY_BYTES for p in found)
 
         return cached((*_key(self.blob, self.io), wanted), load)
@@ -473,8 +471,6 @@ def _source(blob: BitmapIndexBlob) -> str:
     return f"{blob.path}: bitmap index at {blob.offset}"
 
 
-FILE_SUFFIX = "-index.puffin"
-"""At the end of the name of every statistics file of ours."""
 MAX_STATISTICS_FILES = 32
 """Statistics files looked at for one plan: each run that builds indexes carries all that are of use into its own."""
 _BLOB_BYTES = 1_000
@@ -533,7 +529,7 @@ def statistics_paths(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[st
     by_snapshot: dict[object, list[str]] = {}
     for entry in metadata.statistics:
         path = entry.get("statistics-path")
-        if isinstance(path, str) and path.endswith(FILE_SUFFIX):
+        if isinstance(path, str) and path.endswith(INDEX_SUFFIX):
             by_snapshot.setdefault(entry.get("snapshot-id"), []).append(path)
     if not by_snapshot:
         return

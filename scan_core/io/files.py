@@ -21,6 +21,8 @@ from nevermore.scan_core.io.remote import SMALL_FILE_BYTES, ByteRanges, ByteSour
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
 
 T = TypeVar("T")
+INDEX_SUFFIX = "-index.puffin"
+"""At the end of the name of every statistics file of ours."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _KINDS = (
@@ -44,7 +46,7 @@ def locate(path: str, io: FileIOConfig) -> Location:
     """
     location = relocate(path, io)
     if io.places is not None and not _is_allowed(location, io.places):
-        _forget_metadata()
+        forget_metadata()
         raise OutsideTableError(
             f"cannot open {path}: the table was found in {io.places[0]}, and this lies outside of the places that may hold "
             f"its files ({', '.join(io.places)}){_how_to_allow(location, path, io)}"
@@ -383,7 +385,7 @@ def forget_object(path: str, io: FileIOConfig) -> bool:
 
     Returns whether other bytes may come if it is read again: those of a store may have been damaged on the way.
     """
-    _forget_metadata()
+    forget_metadata()
     return not locate(path, io).is_local
 
 
@@ -401,15 +403,15 @@ def read_twice(path: str, io: FileIOConfig, read: Callable[[], T]) -> T:
         return read()
 
 
-def _forget_metadata() -> None:
+def forget_metadata() -> None:
     """Have metadata read again, which may have been damaged on the way, as it names a file that is not there."""
     _KEPT_METADATA.clear()
     clear()
 
 
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
-    if not location.is_local and not path.endswith("-index.puffin"):  # a scan does without an index that is gone
-        _forget_metadata()
+    if not location.is_local and not path.endswith(INDEX_SUFFIX):  # a scan does without an index that is gone
+        forget_metadata()
     opened = "" if path == str(location) else f" (opened as {location})"
     if isinstance(error, ReplacedObjectError):
         return MissingFileError(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nevermore.scan_core.io import cache
-from nevermore.scan_core.io.files import Fingerprint, fingerprint, read_twice, read_whole
+from nevermore.scan_core.io.files import Fingerprint, fingerprint, forget_metadata, read_twice, read_whole
 from nevermore.scan_core.io.location import FileIOConfig, relocate
 from nevermore.scan_core.metadata.avro_container import (
     DAMAGE,
@@ -165,7 +165,7 @@ def _decoded(reads: Sequence[_Read]) -> list[Any]:
         columns, counts = entry_columns(blocks, [(r.manifest, r.num_entries) for r in reads], reads[0].layout)
     except DAMAGE as error:
         if len(reads) == 1:
-            cache.clear()  # it, or the list that names it, may have been damaged on the way
+            forget_metadata()  # it, or the list that names it, may have been damaged on the way
             raise malformed_avro(reads[0].manifest.path, error) from error
         return [files for read in reads for files in _decoded([read])]  # tells which one it is
     return [ManifestFiles(columns, first, last) for first, last in pairwise([0, *counts.cumsum().tolist()])]

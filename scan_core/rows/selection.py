@@ -349,6 +349,15 @@ def _draw(key: int, purpose: int, block: int, count: int) -> npt.NDArray[np.uint
 Positions = npt.NDArray[np.int64]
 
 _MAX_ROW_POSITION = 1 << 63
+_CONTAINER_ROWS = 1 << 16
+_CONTAINER_BYTES = 95
+"""Around what a container stores; measured: pointers, the tree of keys and the allocator's own bytes."""
+_MAX_LISTED = 4096
+"""A container of no more rows lists them, 16 bits each; so many take as many bytes as a bit set."""
+_DENSE_BYTES = 28 + 8192
+"""Of a bitmap that is stored as one bit set, which is at the end."""
+_MARKED_AT_ONCE = 1 << 20
+"""Rows of which positions, of 8 bytes, are made at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -359,10 +368,14 @@ class RoaringPositions:
     stored_bytes: int
 
     @property
+    def last(self) -> int:
+        """The last position; -1 without any."""
+        return self.bitmap.max() if self.bitmap else -1
+
+    @property
     def num_bytes(self) -> int:
         """About the memory held: what is stored, and what is around each container, which is stored in 10 bytes or more."""
-        containers = min(self.stored_bytes // 10, (self.bitmap.max() >> 16) + 1) if self.bitmap else 0
-        return self.stored_bytes + _CONTAINER_BYTES * containers
+        return self.stored_bytes + _CONTAINER_BYTES * min(self.stored_bytes // 10, (self.last >> 16) + 1)
 
 
 def decode_roaring(data: bytes, source: str) -> RoaringPositions:
@@ -381,9 +394,10 @@ def decode_roaring(data: bytes, source: str) -> RoaringPositions:
         bitmap = BitMap64.deserialize(data)
     except (ValueError, IndexError) as error:
         raise MalformedTableError(f"{source}: {error}") from error
-    if bitmap and bitmap.max() >= _MAX_ROW_POSITION:
-        raise MalformedTableError(f"{source}: a position of {bitmap.max()} is beyond 64 bits with a sign")
-    return RoaringPositions(bitmap, len(data))
+    found = RoaringPositions(bitmap, len(data))
+    if found.last >= _MAX_ROW_POSITION:
+        raise MalformedTableError(f"{source}: a position of {found.last} is beyond 64 bits with a sign")
+    return found
 
 
 def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RoaringPositions:
@@ -397,18 +411,16 @@ def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RoaringPositions:
     return RoaringPositions(bitmap, len(bitmap.serialize()))
 
 
-_MARKED_AT_ONCE = 1 << 20
-_CONTAINER_BYTES = 95
-"""Measured: pointers, the tree of keys and the allocator's own bytes."""
-_FEW_RUNS = 64
-"""Below this many gaps a selection is given as ranges, which slice without copying."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedPositions:
     """Ascending, distinct positions."""
 
     values: Positions
+
+    @property
+    def last(self) -> int:
+        """The last position; -1 without any."""
+        return int(self.values[-1]) if len(self.values) else -1
 
     @property
     def num_bytes(self) -> int:
@@ -421,45 +433,44 @@ RowPositions = SortedPositions | RoaringPositions
 
 def positions_within(positions: RowPositions, first_row: int, num_rows: int) -> Positions:
     """Which of the rows [first_row, first_row + num_rows) are in `positions`, ascending, renumbered from 0."""
-    match positions:
-        case SortedPositions(values):
-            begin, end = np.searchsorted(values, (first_row, first_row + num_rows))
-            return values[begin:end] - first_row
-        case RoaringPositions(bitmap):
-            inside = bitmap & type(bitmap)(range(first_row, first_row + num_rows))
-            return np.asarray(inside.to_array()).view(np.int64) - first_row
-        case _:
-            assert_never(positions)
+    if isinstance(positions, SortedPositions):
+        begin, end = np.searchsorted(positions.values, (first_row, first_row + num_rows))
+        return positions.values[begin:end] - first_row
+    inside = positions.bitmap & type(positions.bitmap)(range(first_row, first_row + num_rows))
+    return np.asarray(inside.to_array()).view(np.int64) - first_row
 
 
 def mark_rows(positions: RoaringPositions, first_row: int, mask: npt.NDArray[np.bool_]) -> None:
     """Set the flags of the rows [first_row, first_row + len(mask)) that are in `positions`."""
-    for start in range(0, len(mask), _MARKED_AT_ONCE):
-        part = mask[start : start + _MARKED_AT_ONCE]
-        part[positions_within(positions, first_row + start, len(part))] = True
+    end_row, bitmap = first_row + len(mask), positions.bitmap
+    if bitmap.range_cardinality(first_row, end_row) * 16 < len(mask):  # most containers list their rows
+        mask[positions_within(positions, first_row, len(mask))] = True
+        return
+    for start in range(first_row & -_CONTAINER_ROWS, end_row, _CONTAINER_ROWS):
+        begin, end = max(start, first_row), min(start + _CONTAINER_ROWS, end_row)
+        part = mask[begin - first_row : end - first_row]
+        inside = bitmap & type(bitmap)(range(start, start + _CONTAINER_ROWS))
+        if len(inside) > _MAX_LISTED and len(stored := inside.serialize()) == _DENSE_BYTES:
+            # a bit set: five times as fast as its positions
+            flags = np.unpackbits(np.frombuffer(stored[-8192:], np.uint8), bitorder="little")
+            part |= flags[begin - start : end - start].view(np.bool_)
+        else:
+            part[positions_within(positions, begin, end - begin)] = True
 
 
 def surviving(positions: RowPositions, first_row: int, num_rows: int) -> RowSelection:
     """The rows [first_row, first_row + num_rows) that are not in `positions`, renumbered from 0."""
-    end = first_row + num_rows
-    if isinstance(positions, RoaringPositions) and positions.bitmap.range_cardinality(first_row, end) >= _FEW_RUNS:
+    if (
+        isinstance(positions, RoaringPositions)
+        and positions.bitmap.range_cardinality(first_row, first_row + num_rows) >= _FEW_RANGES
+    ):
         mask = np.zeros(num_rows, np.bool_)
         mark_rows(positions, first_row, mask)
         return Mask(~mask)
     deleted = positions_within(positions, first_row, num_rows)
-    if not 0 < len(deleted) < _FEW_RUNS:
+    if len(deleted) >= _FEW_RANGES:
         return without(deleted, num_rows)
-    starts = np.concatenate([[0], deleted + 1])
-    ends = np.concatenate([deleted, [num_rows]])
-    kept = starts < ends
-    return Ranges(starts[kept], ends[kept], num_rows)
-
-
-def position_count(positions: RowPositions) -> tuple[int, int]:
-    """The number of positions, and the last one; -1 without any."""
-    if isinstance(positions, SortedPositions):
-        return len(positions.values), int(positions.values[-1]) if len(positions.values) else -1
-    return len(positions.bitmap), positions.bitmap.max() if positions.bitmap else -1
+    return from_ranges([*zip([0, *(deleted + 1).tolist()], [*deleted.tolist(), num_rows], strict=True)], num_rows)
 
 
 def sorted_positions(values: Positions) -> SortedPositions:
