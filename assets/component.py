@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from nevermore.assets.definitions import load_project
 from nevermore.pipelines.config.document import TEMPLATE
-from nevermore.pipelines.config.project import write
+from nevermore.pipelines.config.project import write_config
 
 
 class ScaffoldOptions(BaseModel):
@@ -30,7 +30,7 @@ class _ProjectScaffolder(dg.Scaffolder[ScaffoldOptions]):
         path = request.target_path / name
         dg.scaffold_component(request, {"config": name})
         if not path.exists():
-            write(path, TEMPLATE)
+            write_config(path, TEMPLATE)
 
 
 @dg.scaffold_with(_ProjectScaffolder)

@@ -49,7 +49,7 @@ def init(
 ) -> None:
     """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
     from nevermore.pipelines.config.document import TEMPLATE, workspace
-    from nevermore.pipelines.config.project import write
+    from nevermore.pipelines.config.project import write_config
     from nevermore.pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
@@ -64,7 +64,7 @@ def init(
         text, found = config_text(sources), list(tables_of(sources))
         notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
-    write(path, text)
+    write_config(path, text)
     file, also = directory / "workspace.yaml", ""
     if not file.exists():  # an existing one may load other code, too
         file.write_text(workspace(directory))

@@ -578,7 +578,7 @@ class _Schema(GenerateJsonSchema):
         return {"anyOf": [inner, {"type": ["boolean", "null", "string", "integer", "object", "array"]}]}
 
 
-def write(path: Path, text: str) -> None:
+def write_config(path: Path, text: str) -> None:
     """Write a config, and next to it the schema with which editors complete and check it."""
     path.write_text(f"# yaml-language-server: $schema={SCHEMA}\n{text}", encoding="utf-8")
     path.with_name(SCHEMA).write_text(json.dumps(json_schema(), indent=1))

@@ -13,6 +13,7 @@ committed at the same positions: only for a table without changes up to there, a
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -159,9 +160,9 @@ def _commits(log: "CatalogTable | None", until_ms: float) -> dict[str, int]:
 def snapshots_at(
     moments: Sequence[Moment], mirrors: "Mapping[str, CatalogTable]", until_ms: float = inf
 ) -> dict[str, int] | None:
-    """The newest snapshots of mirrors, at a time, that have exactly the changes up to one of these moments.
+    """The newest snapshots of mirrors, at a time, that have exactly the changes up to a moment.
 
-    It is the first one of which all mirrors have a snapshot; None if there is none.
+    The moment is the first of these for which every mirror has such a snapshot; None if no moment is like that.
     """
     by_ordinal = {
         name: {
@@ -172,7 +173,6 @@ def snapshots_at(
         for name, mirror in mirrors.items()
     }
     for moment in moments:
-        wanted = {name: str(moment.reached[name]) for name in mirrors}
-        if all(wanted[name] in known for name, known in by_ordinal.items()):
-            return {name: known[wanted[name]] for name, known in by_ordinal.items()}
+        with suppress(KeyError):  # a mirror has no such snapshot
+            return {name: known[str(moment.reached[name])] for name, known in by_ordinal.items()}
     return None

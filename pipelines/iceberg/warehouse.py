@@ -79,7 +79,7 @@ def _changed_at(path: Path) -> int | None:
 
 
 def refuse_copy(config: Config, name: str, location: str) -> None:
-    """Refuse a table of another place of which this warehouse has files, too.
+    """Refuse a table that lies elsewhere although this warehouse has files of it, too.
 
     Raises:
         CatalogMismatchError: the project was copied or moved; says what to do.

@@ -8,6 +8,7 @@ Tables without a project take rows, too: without a change log, and their columns
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -272,8 +273,8 @@ def _reader(data: Any) -> pa.RecordBatchReader:
 
 def _repeated_names(kind: pa.DataType) -> list[str]:
     members = [kind.field(at) for at in range(kind.num_fields)]
-    names = [member.name for member in members]
-    return [*(n for n in names if names.count(n) > 1), *chain.from_iterable(_repeated_names(m.type) for m in members)]
+    times = Counter(member.name for member in members)
+    return [*(n for n in times if times[n] > 1), *chain.from_iterable(_repeated_names(m.type) for m in members)]
 
 
 @dataclass(frozen=True, slots=True)

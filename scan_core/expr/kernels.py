@@ -52,7 +52,6 @@ from nevermore.scan_core.expr.vectors import (
     array_from,
     array_of,
     array_of_truth,
-    boolean_values,
     compare,
     conjunction,
     contains,
@@ -75,7 +74,7 @@ from nevermore.scan_core.expr.vectors import (
 )
 from nevermore.scan_core.model.errors import EvaluationError
 from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type, arrow_type
-from nevermore.scan_core.rows.buffers import Mask, scalar, true_flags, validity
+from nevermore.scan_core.rows.buffers import Mask, boolean_values, scalar, true_flags, validity
 
 DIVISION_BY_ZERO = "division by zero"
 

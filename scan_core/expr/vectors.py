@@ -22,7 +22,7 @@ from nevermore.scan_core.expr.coercion import BOOLEAN, BYTES, FLOATING, INTEGRAL
 from nevermore.scan_core.expr.nodes import leaf_ids
 from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
 from nevermore.scan_core.model.statistics import unscaled_value
-from nevermore.scan_core.rows.buffers import Mask, bits, boolean_array, numbers, scalar, validity
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, boolean_values, numbers, scalar, validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 
@@ -73,21 +73,13 @@ def fixed_values(array: pa.Array) -> npt.NDArray[np.generic]:
 
 
 def _stored_dtype(kind: pa.DataType) -> Any:
-    if pa.types.is_temporal(kind):
-        return np.int32 if kind.bit_width == 32 else np.int64
-    return kind.to_pandas_dtype()
+    return f"i{kind.bit_width // 8}" if pa.types.is_temporal(kind) else kind.to_pandas_dtype()
 
 
 def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
     """The unscaled values of a decimal128 of at most 18 digits: the low words of its 16 bytes."""
     low: npt.NDArray[np.int64] = numbers(array, (np.int64, 2))[:, 0]
     return low
-
-
-def boolean_values(array: pa.Array) -> Mask:
-    """The values of a boolean array; values of NULL rows are arbitrary."""
-    buffer = array.buffers()[1]
-    return np.zeros(len(array), dtype=np.bool_) if buffer is None else bits(buffer, array.offset, len(array))
 
 
 def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) -> pa.Array:

@@ -477,8 +477,8 @@ class RemoteFile:
 
 
 ByteSource: TypeAlias = ByteRanges | RemoteFile
-"""An open file, of which ranges are read. `version` tells it from one that replaces it under its name; None if that is not known,
-or an open file never changes."""
+"""An open file whose ranges can be read. `version` changes if another file takes its name; None if the store does not tell, and for
+files that cannot change while they are open."""
 
 
 class _Blocks:

@@ -50,11 +50,15 @@ def validity(array: pa.Array) -> Mask | None:
     return bits(bitmap, array.offset, len(array))
 
 
+def boolean_values(array: pa.BooleanArray) -> Mask:
+    """The values of a Boolean array; values of NULL rows are arbitrary."""
+    buffer = array.buffers()[1]
+    return np.zeros(len(array), np.bool_) if buffer is None else bits(buffer, array.offset, len(array))
+
+
 def true_flags(array: pa.BooleanArray) -> Mask:
     """A mask of the rows in which a Boolean array is true, neither false nor NULL."""
-    if len(array) == 0:
-        return np.empty(0, np.bool_)
-    flags, valid = bits(array.buffers()[1], array.offset, len(array)), validity(array)
+    flags, valid = boolean_values(array), validity(array)
     return flags if valid is None else flags & valid
 
 
