@@ -165,6 +165,11 @@ _REASONS = _reasons(
         "",
         "correct the user and the password in catalog.uri, or the rights on the server (pg_hba.conf)",
     ),
+    (
+        r"no such table: iceberg_|relation \"iceberg_\w+\" does not exist",
+        "the database has no tables of an Iceberg catalog",
+        "correct catalog.uri; or let them be made, without init_catalog_tables: false",
+    ),
     (r"database .* does not exist", "", "create the database, or correct catalog.uri"),
     (r"permission denied", "", "grant the user of catalog.uri the right to do this"),
     (

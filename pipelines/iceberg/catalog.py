@@ -67,14 +67,15 @@ def open_catalog(config: Config) -> "Catalog":
     )
     try:
         found: Catalog = again(load_catalog, config.catalog.name, config.catalog.properties)
+        # a copy has all tables, so one of them tells; the others are checked one by one when they are read or written
+        located = ((name, at) for name in config.tables if (at := current_location(found, identifier(name))))
+        first = next(located, None)
     except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
         place = "" if file is None else f" {file}"
         reason = in_plain_words(error) or " ".join(str(error).split())
         raise ConfigError(f"catalog{place} of type {config.catalog.type} cannot be opened: {reason}") from error
-    for name in config.tables:  # a copy has all of them; tables are checked one by one when they are read or written
-        if (location := current_location(found, identifier(name))) is not None:
-            refuse_copy(config, name, location)
-            break
+    if first is not None:
+        refuse_copy(config, *first)
     return found
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nevermore.pipelines.errors import in_plain_words
+from nevermore import open_project
+from nevermore.pipelines.errors import ConfigError, in_plain_words
 from tests.pipelines.project import event
 from tests.support.object_server import properties_of, serving
 from tests.support.postgres_server import postgres, programs_or_skip
@@ -154,6 +155,17 @@ def test_a_damaged_file_of_sqlite(run: Run, tmp_path: Path) -> None:
     (tmp_path / "c.db").write_bytes(b"not a database" * 1000)
     path = project(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db"})
     said(run, path, str(tmp_path / "c.db"), "damaged", "nevermore recover")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_database_without_the_tables_of_a_catalog(run: Run, tmp_path: Path, server: str, database: str) -> None:
+    uri = f"sqlite:///{tmp_path}/c.db" if database == "sqlite" else f"postgresql+psycopg2://postgres@{server}/postgres"
+    path = project(tmp_path, {"type": "sql", "uri": uri, "init_catalog_tables": "false"})
+    (tmp_path / "c.db").touch()
+    commands = ("scan", "ingest", "doctor", "status", "tables", "recover")
+    said(run, path, "has no tables of an Iceberg catalog", "init_catalog_tables", commands=commands)
+    with pytest.raises(ConfigError, match="cannot be opened: the database has no tables of an Iceberg catalog"):
+        open_project(path).scan("shop.products")
 
 
 @pytest.mark.slow
