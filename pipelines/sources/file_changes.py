@@ -76,7 +76,8 @@ MARGIN_NS = 3600 * 1_000_000_000
 DISTINCT_BYTES = 1024
 """Shorter prefixes may be equal by chance, so such a file is not taken for a renamed one if others were read since."""
 
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"(?<!\d)(?!(?<=\+)\d+\+\d|\d+\D0\d{9})\d+")
+"""The numbers of a name, but for that of a Kafka partition before an offset: `topic+0+12`, `topic-0-0000000012`."""
 _SHOWN = 3
 """Files that a warning names."""
 RE_DELIVERED = "re-delivered file"
@@ -156,7 +157,7 @@ def _overtaken(sweep: Sweep) -> str | None:
     """A warning of new files that are read after files with higher numbers; None if there are none.
 
     An object store may list a file late, and in the order of names 10 comes before 9. Only names in one folder that differ by digits
-    alone are compared: the folders of partitions have numbers of their own.
+    alone are compared: the files and folders of partitions have numbers of their own.
     """
     late, highest = list[str](), dict[str, list[int]]()
     begun = [known.name for known in sweep.position.named]
