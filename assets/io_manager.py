@@ -10,6 +10,7 @@ from nevermore.assets.metadata import mirror_metadata
 from nevermore.assets.project import MIRRORS, PUBLISHED
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.ingest.project import open_project
+from nevermore.scan_core.polars import scan_iceberg
 
 Mode = Literal["upsert", "append", "replace"]
 
@@ -18,11 +19,12 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
     """Loads inputs from tables of a project, and stores outputs in them, as changes like all others.
 
     The table of an asset is named by its metadata `dagster/table_name`, or by its key: `mirror/shop/orders` and `shop/orders`
-    are `shop.orders`. An input is loaded as its annotation says: a DataFrame of pandas, Polars or Spark, an Arrow table
+    are `shop.orders`. An input is loaded as its annotation says: a DataFrame of pandas, Polars or Spark, a LazyFrame, an Arrow table
     or `RecordBatchReader`, a relation of DuckDB, or a `Scan`, which reads nothing yet; without annotation, an Arrow table.
 
-    Metadata of an input, or of its asset: `columns` and `where` select what is read. `partition_expr` of a partitioned asset
-    is the column, or SQL, whose values are in a partition: keys, or times in UTC. `mode` of an asset overrides that below.
+    Metadata of an input, or of its asset: `columns` and `where` select what is read. `partition_expr` of a partitioned asset,
+    or of the input of one if it has no partitions itself, is the column, or SQL, whose values are in a partition: keys, or times
+    in UTC. `mode` of an asset overrides that below.
 
     Example: `dg.Definitions(assets=[...], resources={"io_manager": NevermoreIOManager(config_path="nevermore.yaml")})`
 
@@ -53,6 +55,13 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
             scan = scan.where(where)
         if context.has_asset_partitions:
             scan = scan.where(_partitions(context, name, metadata))
+        elif "partition_expr" in metadata and (step := context.step_context).has_partitions:  # such as a mirror
+            of_step = dg.build_input_context(
+                asset_partitions_def=step.run_partitions_def,
+                asset_partition_key_range=step.partition_key_range,
+                instance=context.instance,
+            )
+            scan = scan.where(_partitions(of_step, name, metadata))
 
         def in_spark() -> Any:
             from nevermore.pipelines.spark.session import project_session
@@ -66,6 +75,7 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
             "pyarrow.RecordBatchReader": scan.to_reader,
             "pandas.DataFrame": scan.to_pandas,
             "polars.DataFrame": scan.to_polars,
+            "polars.LazyFrame": lambda: scan_iceberg(scan),
             "duckdb.DuckDBPyRelation": lambda: scan.to_duckdb(name.rpartition(".")[2]),
             "pyspark.DataFrame": in_spark,
             "nevermore.Scan": lambda: scan,

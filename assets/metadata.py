@@ -6,6 +6,7 @@ their lineage, and location.
 """
 
 import hashlib
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
 from nevermore.pipelines.publish.state import query_hash
-from nevermore.scan_core import NestedField, Schema, StructType, Table, open_table
+from nevermore.scan_core import NestedField, StructType, Table, open_table
 
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
 """Metadata that is reported for each partition; all other values are those of the whole run."""
@@ -114,7 +115,9 @@ def change_log_state(config: Config, name: str) -> dict[str, Any]:
     if table is None:
         return {}
     opened = open_table(table)
-    values = _state(opened, _log_descriptions(config.table(name).column_descriptions))
+    described = config.table(name).column_descriptions.items()
+    of_rows = {f"{row}.{column}": text for row in ("key", "before", _ROW_AFTER) for column, text in described}
+    values = _state(opened, _LOG_COLUMNS | of_rows)
     snapshot = opened.metadata.current_snapshot
     if snapshot is not None:
         values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
@@ -143,10 +146,8 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         "commits": report.mirror_commits,
         "snapshot id": str(report.snapshot_id),
     }
-    if report.indexes is not None:
-        values |= report.indexes.as_metadata()
-    if report.conversion is not None:
-        values |= report.conversion.as_metadata()
+    for done in (report.indexes, report.conversion):
+        values |= {} if done is None else done.as_metadata()
     return values | mirror_state(config, report.table)
 
 
@@ -233,18 +234,14 @@ def published_columns(config: Config, name: str) -> dict[str, Any]:
     # a run reports the data files that it wrote under the name of the table's
     values |= {what: count for what, count in _counts(opened).items() if what not in OF_PARTITION}
     if len(schemas) == len(mirrors):
-        values["dagster/column_lineage"] = _published_lineage(opened.schema, query.column_sources(schemas))
+        sources = {column.lower(): pairs for column, pairs in query.column_sources(schemas).items()}
+        values["dagster/column_lineage"] = dg.TableColumnLineage(
+            {
+                name: [dg.TableColumnDep(mirror_key(table), column) for table, column in sources.get(name.lower(), ())]
+                for name in opened.schema.names
+            }
+        )
     return values
-
-
-def _published_lineage(schema: Schema, sources: Mapping[str, Sequence[tuple[str, str]]]) -> dg.TableColumnLineage:
-    by_lower = {column.lower(): pairs for column, pairs in sources.items()}
-    return dg.TableColumnLineage(
-        {
-            name: [dg.TableColumnDep(mirror_key(table), column) for table, column in by_lower.get(name.lower(), ())]
-            for name in schema.names
-        }
-    )
 
 
 def _state(table: Table, descriptions: Mapping[str, str]) -> dict[str, Any]:
@@ -269,12 +266,6 @@ def _columns(
             yield from _columns(field.type.fields, descriptions, f"{name}.")
 
 
-def _log_descriptions(described: Mapping[str, str]) -> dict[str, str]:
-    """What the columns of a change log are, with those of its rows."""
-    rows = {f"{row}.{name}": text for row in ("key", "before", _ROW_AFTER) for name, text in described.items()}
-    return _LOG_COLUMNS | rows
-
-
 def _written(written: PartitionWritten) -> dict[str, Any]:
     return dict(zip(OF_PARTITION, (written.rows, written.data_files, written.bytes_written), strict=True))
 
@@ -293,7 +284,8 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
     described = [entry.description.strip()] if entry.description else []
     freshness = entry.freshness
     return {
-        "group_name": entry.group or group_of(name),
+        # without a group in the config: the namespace, with the characters that Dagster allows
+        "group_name": entry.group or re.sub("[^A-Za-z0-9]", "_", name.rpartition(".")[0]),
         "owners": list(entry.owners),
         "tags": {LAYER: layer, **entry.tags},
         "kinds": _KINDS[layer],
@@ -321,12 +313,6 @@ def _code_version(config: Config, entry: TableConfig | PublishedConfig) -> str:
         return query_hash(config, entry)
     meaning = entry.model_dump_json(exclude={*AssetConfig.model_fields, "source", "checks", "maintenance"})
     return hashlib.sha256(meaning.encode()).hexdigest()[:16]
-
-
-def group_of(name: str) -> str:
-    """The group of a table without one in the config: its namespace, with the characters that Dagster allows."""
-    namespace = name.rpartition(".")[0]
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in namespace)
 
 
 def _data_docs(config: Config, name: str) -> dg.MetadataValue[Any]:

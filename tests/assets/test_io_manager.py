@@ -57,6 +57,7 @@ LOADED: dict[str, tuple[Any, Any]] = {
     "reader": (pa.RecordBatchReader, lambda reader: reader.read_all().to_pylist()),
     "pandas": (pd.DataFrame, lambda frame: frame.to_dict("records")),
     "polars": (pl.DataFrame, pl.DataFrame.to_dicts),
+    "lazy": (pl.LazyFrame, lambda frame: frame.collect().to_dicts()),
     "duckdb": (duckdb.DuckDBPyRelation, lambda relation: relation.to_arrow_table().to_pylist()),
     "scan": (Scan, lambda scan: scan.to_table().to_pylist()),
     "nothing": (Any, pa.Table.to_pylist),
@@ -171,6 +172,39 @@ def test_a_partition_is_replaced_and_loaded_alone(path: str, partitions: Any, co
     given = [SALES[0]]
     with pytest.raises(SourceError, match=r"rows of the data do not match .*such as id = 0"):
         run(path, sales, partition_key=key)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "column", "tags", "ids"),
+    [
+        (DAYS, "day", {"dagster/partition": "2026-11-28"}, [1, 3, 5]),
+        (dg.StaticPartitionsDefinition(["a", "b"]), "kind", {"dagster/partition": "a"}, [0, 2, 4]),
+        (
+            dg.DailyPartitionsDefinition("2026-11-26", end_date="2026-11-30"),
+            "day",
+            {"dagster/asset_partition_range_start": "2026-11-26", "dagster/asset_partition_range_end": "2026-11-27"},
+            [0, 2, 4],
+        ),
+        (None, "day", {}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_partition_reads_its_rows_of_a_table_without_partitions(
+    path: str, partitions: Any, column: str, tags: dict[str, str], ids: list[int]
+) -> None:
+    open_project(path).upsert("shop.sales", SALES)
+    found: list[int] = []
+    key = dg.AssetKey(["mirror", "shop", "sales"])
+
+    @dg.asset(
+        ins={"sales": dg.AssetIn(key=key, metadata={"partition_expr": column})},
+        partitions_def=partitions,
+        backfill_policy=dg.BackfillPolicy.single_run() if len(tags) > 1 else None,
+    )
+    def used(sales: pa.Table) -> None:
+        found.extend(sales["id"].to_pylist())
+
+    assert run(path, dg.AssetSpec(key), used, tags=tags, partition_key=tags.get("dagster/partition")).success
+    assert sorted(found) == ids
 
 
 def test_partitions_that_no_filter_can_find_are_refused(path: str) -> None:

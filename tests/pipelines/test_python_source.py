@@ -760,9 +760,12 @@ def test_a_stream_of_spark_that_is_killed_at_any_moment_loses_and_doubles_nothin
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
             )
             assert process.stdout is not None
-            said = process.stdout.readline()  # also killed before its first batch
+            said, begun = process.stdout.readline(), [time.monotonic()]
+            for _ in range(chosen.randint(0, 2)):  # so that a slow machine gets on, too
+                said += process.stdout.readline()
+                begun.append(time.monotonic())
             if kills < KILLS and "end" not in said:
-                time.sleep(chosen.uniform(0, 3))
+                time.sleep(chosen.uniform(0, begun[-1] - begun[-2] if len(begun) > 1 else 3))
                 os.killpg(process.pid, signal.SIGKILL)  # Python and the JVM
                 kills += 1
             said += process.communicate()[0]
