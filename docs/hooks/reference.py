@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for benchmarks and tests, which are not installed
-ESCAPED = re.compile(r"([|<>])")
+ESCAPED = re.compile(r"`[^`]+`|[|<>]")
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
@@ -253,7 +253,9 @@ def _argument(given: Any) -> str:
 
 def _help(text: str) -> str:
     return (
-        ESCAPED.sub(r"\\\1", re.sub(r"`[^`]+`", lambda code: code[0], inspect.cleandoc(text))).replace("\b\n", "")
+        ESCAPED.sub(lambda found: found[0] if found[0][0] == "`" else f"\\{found[0]}", inspect.cleandoc(text)).replace(
+            "\b\n", ""
+        )
         + "\n"
     )
 

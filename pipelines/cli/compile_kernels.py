@@ -4,6 +4,7 @@ Otherwise each kernel is compiled by the first command that needs it, which then
 """
 
 import importlib
+import logging
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -32,7 +33,7 @@ def compile_all() -> int:
         importlib.import_module(module)
     missing = uncompiled((KEYS, *MODULES))
     if missing:
-        with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(_PROCESSES, get_context("spawn"), logging.disable) as pool:
             list(pool.map(_compile, missing))
     return len(missing)
 
