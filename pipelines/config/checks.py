@@ -187,7 +187,7 @@ def fault_of_expectation(name: str, arguments: Mapping[str, Any]) -> Fault | Non
     rule = expectation_rules().get(name)
     if rule is None:
         near = get_close_matches(name, expectation_rules(), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "docs/expectations.md says which there are"
+        hint = f"did you mean {near[0]!r}?" if near else "'Your own checks' in the documentation names them"
         return Fault(f"unknown expectation {name!r}; {hint}")
     for argument, value in arguments.items():
         if argument not in rule.arguments:

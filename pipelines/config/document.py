@@ -77,7 +77,7 @@ tables:
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB
     # max_quarantine_ratio: 0.5          # if more events are rejected, the batch fails
-    # checks: {from_schema: warn}        # columns, types and NULLs; expectations of your own: docs/expectations.md
+    # checks: {from_schema: warn}        # columns, types and NULLs; expectations of your own: see "Your own checks" in the documentation
     # index: {bitmap: [status]}   # indexes that each run keeps up to date
     # properties: {write.metadata.previous-versions-max: 100}
     # maintenance: {keep_snapshots: 10, keep_for: 5d, expire_every: 1h}   # also at the top level, for all tables

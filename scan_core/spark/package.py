@@ -120,7 +120,7 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     if missing is not None:
         raise OptionError(
             f"the Python of Spark's workers lacks {missing}{sent}; `nevermore spark-package --with-dependencies` packs "
-            "the code and the libraries that workers need, see docs/spark-cluster.md"
+            "the code and the libraries that workers need, see 'Run on a Spark cluster' in the documentation"
         )
     _equipped.add(session)
 
