@@ -31,7 +31,7 @@ from nevermore.pipelines.iceberg.loaded_table import (
     metadata_location,
     open_current,
     refresh,
-    storage_of,
+    source_position,
 )
 from nevermore.pipelines.iceberg.row_shape import python_rows, with_columns, without_extensions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
@@ -304,11 +304,7 @@ class ChangeLog:
         if self.table is None:
             return
         check_writable(self.table)
-        storage = storage_of(self.table)
-        for snapshot in positions.ancestors(self.table):
-            self.position = positions.position_in(positions.summary_properties(snapshot), storage)
-            if self.position is not None:
-                break
+        self.position = source_position(self.table)
         ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)
         if (self.position is None or ordinal is None) and _has_rows(self.table):
             raise PositionLostError(
@@ -580,6 +576,24 @@ class ChangeLog:
                 f"another ingester has appended to {self.name} in the meantime; this run stops, and the next run reads its changes again"
             )
         return table
+
+    def last_before(self, when: datetime) -> int:
+        """The ordinal before the first change that was read at a time or later; late changes repeat earlier ones."""
+        (first,) = self.scan().where(col("ingested_at") >= when).aggregate(("min", ORDINAL))
+        return self.last_ordinal if first is None else int(first) - 1
+
+    def check_complete(self, after: int) -> None:
+        """Refuse a log that lacks changes after an ordinal.
+
+        Raises:
+            PositionLostError: it has other numbers of changes than it should.
+        """
+        held, required = self.scan().where(f"{ORDINAL} > {after}").count(), self.num_required(after, self.last_ordinal)
+        if held != required:
+            raise PositionLostError(
+                f"{self.name} holds {held:,} of the {required:,} changes after ordinal {after:,}, so no mirror can be built from them; take "
+                "a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
+            )
 
     def num_required(self, after: int, end: int) -> int:
         """Number of changes that a complete log holds in (after, end]; `end` is not within the base."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.metadata_swap import current_location
-from nevermore.pipelines.iceberg.positions import current_snapshot
+from nevermore.pipelines.iceberg.positions import ancestors, current_snapshot, position_in, summary_properties
 from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.scan_core import Schema, Table
 from nevermore.scan_core.io import FileIOConfig, table_facts
@@ -51,6 +51,13 @@ def refresh(table: "CatalogTable") -> None:
     """Load the current metadata of a table, unless the catalog shows that it has not changed."""
     if current_location(table.catalog, table.name()) != table.metadata_location:
         table.refresh()
+
+
+def source_position(log: "CatalogTable") -> str | None:
+    """The position in its source up to which a change log has it; None if no snapshot states one."""
+    storage = storage_of(log)
+    found = (position_in(summary_properties(each), storage) for each in ancestors(log))
+    return next((position for position in found if position is not None), None)
 
 
 def storage_of(table: "CatalogTable") -> Storage:

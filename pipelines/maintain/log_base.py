@@ -40,7 +40,7 @@ from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.mirrors.fold import squash
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core import ContentFile, Mask, Rows, ScanError, ScanMetrics, Split, col, read_split, run_splits
+from nevermore.scan_core import ContentFile, Mask, Rows, ScanError, ScanMetrics, Split, read_split, run_splits
 
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Catalog
@@ -237,9 +237,7 @@ def trim_log(
 def _last_replaceable(log: ChangeLog, mirror: "CatalogTable | None", keep_seconds: float) -> tuple[int, str]:
     """(the last ordinal that a base may stand for, why not a later one)."""
     since = datetime.now(UTC) - timedelta(seconds=keep_seconds)
-    young = log.scan().select(ORDINAL).where(col("ingested_at") >= since).to_table().column(0)
-    first_young = pc.min(young).as_py()
-    ordinal = log.last_ordinal if first_young is None else first_young - 1
+    ordinal = log.last_before(since)
     reason = f"no change is older than {timedelta(seconds=keep_seconds)}"
     needed = 0 if mirror is None else _oldest_applied(mirror)
     if needed < ordinal:

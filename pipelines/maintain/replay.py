@@ -1,10 +1,10 @@
 """Applies changes again: replays a range of the change log, or rebuilds a mirror from the log or a full load."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import chain
 from operator import or_
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read_changes
-from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, hash_codes, num_parts, spread
 from nevermore.pipelines.changes.keys import KeySet, keys_touched
 from nevermore.pipelines.changes.quarantine import quarantine
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
@@ -27,7 +27,6 @@ from nevermore.pipelines.errors import (
     AdoptedRowsError,
     AnotherIngesterError,
     ConfigError,
-    PositionLostError,
     SourceError,
 )
 from nevermore.pipelines.formats.options import with_located_options
@@ -37,7 +36,7 @@ from nevermore.pipelines.iceberg.catalog import find_table, identifier
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
 from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
-from nevermore.pipelines.iceberg.row_shape import distinct_rows, with_columns
+from nevermore.pipelines.iceberg.row_shape import distinct_rows, members_of, single_array, with_columns
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.feeds import Feed, Readers, feeds_of, remote_files
@@ -49,7 +48,7 @@ from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, AD
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
 from nevermore.pipelines.sources.live import KeyRanges, LiveSource, key_ranges
 from nevermore.pipelines.sources.table_position import Load
-from nevermore.scan_core import ContentFile, Mask
+from nevermore.scan_core import ContentFile, Mask, col
 from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
@@ -186,13 +185,7 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     except ValueError as error:
         raise ConfigError(f"--{side} {text!r} is neither an ordinal nor an ISO time") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    from nevermore.scan_core import col
-
-    arrived = col("ingested_at")
-    scan = log.scan().select(ORDINAL)
-    found = scan.where(arrived >= moment if side == "from" else arrived <= moment).to_table().column(ORDINAL)
-    bounds = pc.min_max(found).as_py()
-    return int((bounds["min"] or log.last_ordinal + 1) if side == "from" else bounds["max"] or 0)
+    return log.last_before(moment) + 1 if side == "from" else log.last_before(moment + timedelta(microseconds=1))
 
 
 STAGING_SUFFIX = "__resync"
@@ -234,7 +227,7 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
     if log.table is None or not (log.last_ordinal or log.key):
         raise SourceError(f"{name} has no change log from which to rebuild it; ingest first")
     _check_whole(find_table(catalog, name), log)
-    _check_complete(log, _start(log, table_config))
+    log.check_complete(_start(log, table_config))
     rejects = _Quarantine(catalog, name)
     staging = f"{name}{STAGING_SUFFIX}"
     _drop(catalog, staging)  # left over from an interrupted run
@@ -379,41 +372,50 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
     if (moved := live.check_table(source, position)) is not None:
         table.move(moved)
         known = live.positions.from_json(moved)
-    decided, keys, load = Decided(claims=known.claims), list[pa.Table](), Load()
-    settings = feed.config([table], decided).tables[0]
-    for batch in live.load(settings, source, known.to_json(), feed.read_bytes, ranges):
-        decoded = decode(batch.raw, feed.config([table], decided))
-        for row in decoded.rejected.table.slice(0, 1).to_pylist():
-            raise SourceError(f"{table.name}: a row cannot be decoded, so none was loaded: {row['reason']}")
-        decided, changes = decoded.decided, decoded.tables[table.name]
-        keys.append(keys_touched(changes.table, changes.key))
-        load = batch.position.load or load
-        table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
-    removals = _removals(catalog.load_table(identifier(table.name)), table, keys, str(load.column), ranges)
-    table.add(removals, Rejected.none(), replace(known, load=load).to_json(), BatchEnd.TRANSACTION)
+    decided, load, limit = Decided(claims=known.claims), Load(), table.config.memory_limit_bytes // BATCH_SHARE
+    settings, key = feed.config([table], decided).tables[0], table.key or table.known_key
+
+    def marked(rows: Iterable[pa.Table | pa.RecordBatch], *, is_mirror: bool) -> Iterator[pa.Table]:
+        for each in rows:
+            kind = pa.schema([*table.changes_of("").table.schema.field("key").type])
+            yield pa.table(each).select(key).cast(kind).append_column("", pa.repeat(is_mirror, each.num_rows))
+
+    def keys() -> Iterator[pa.Table]:
+        """Those that the database has, of which the rows are added to the table, then those that the mirror has."""
+        nonlocal decided, load
+        for batch in live.load(settings, source, known.to_json(), feed.read_bytes, ranges):
+            decoded = decode(batch.raw, feed.config([table], decided))
+            for row in decoded.rejected.table.slice(0, 1).to_pylist():
+                raise SourceError(f"{table.name}: a row cannot be decoded, so none was loaded: {row['reason']}")
+            decided, changes = decoded.decided, decoded.tables[table.name]
+            load = batch.position.load or load
+            table.add(changes, Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+            if changes.num_rows:
+                yield from marked([pa.table(members_of(changes.table.column("key")))], is_mirror=False)
+        scan = open_current(catalog.load_table(identifier(table.name))).scan()
+        scan = scan.where(reduce(or_, (col(str(load.column)).between(*each) for each in ranges)))
+        if DELETED in scan.arrow_schema.names:
+            scan = scan.where(f"{DELETED} is null or not {DELETED}")
+        yield from marked(scan.select(*key).to_batches(), is_mirror=True)
+
+    num_removed = 0
+    with closing(ChangeRun.of(keys(), limit)) as run:
+        count = num_parts(run, limit)
+        for part in spread(
+            run.tables(), lambda rows: hash_codes([single_array(rows.column(name)) for name in key], count), count
+        ):
+            is_mirror = part.column(len(key))
+            here, there = part.filter(is_mirror).select(key), part.filter(pc.invert(is_mirror)).select(key)
+            gone = here.filter(pa.array(KeySet(there.columns).find(here.columns) < 0))
+            removals = table.changes_of("d" * gone.num_rows)
+            rows = removals.table.set_column(1, removals.table.schema.field("key"), gone.to_struct_array())
+            table.add(replace(removals, table=rows), Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
+            num_removed += gone.num_rows
+    end = replace(known, load=load).to_json()
+    table.add(table.changes_of(""), Rejected.none(), end, BatchEnd.TRANSACTION)
     table.flush()
     report, num_rows = table.report, table.report.events["r"]
-    return Resynced(table.name, num_rows + removals.num_rows, num_rows, report.snapshot_id, report.quarantined)
-
-
-def _removals(
-    mirror: "CatalogTable", table: TableIngest, keys: Sequence[pa.Table], column: str, ranges: KeyRanges
-) -> ChangeBatch:
-    """Deletions of the keys that the mirror has in these ranges, and the database does not."""
-    from nevermore.scan_core import col
-
-    key = table.key or table.known_key
-    scan = open_current(mirror).scan().where(reduce(or_, (col(column).between(*each) for each in ranges)))
-    there = scan.select(*key, *{DELETED} & {*scan.arrow_schema.names}).to_table()
-    if DELETED in there.column_names:
-        there = there.filter(pc.invert(pc.fill_null(there.column(DELETED), False)))
-    there = there.select(key)
-    read = KeySet(pa.concat_tables([there.slice(0, 0), *keys], promote_options="permissive").select(key).columns)
-    gone = there.filter(pa.array(read.find(there.columns) < 0))
-    removals = table.changes_of("d" * gone.num_rows)
-    field = removals.table.schema.field("key")
-    removed = gone.cast(pa.schema([*field.type])).to_struct_array()
-    return replace(removals, table=removals.table.set_column(1, field, removed))
+    return Resynced(table.name, num_rows + num_removed, num_rows, report.snapshot_id, report.quarantined)
 
 
 def _attempt(
@@ -485,16 +487,6 @@ def _check_whole(mirror: "CatalogTable | None", log: ChangeLog) -> None:
         raise AdoptedRowsError(
             f"{name} was adopted with rows that {log.name} does not have, so rebuilding it from the log alone would lose them; take "
             f"a full load of the source: nevermore resync {name} --snapshot-source PATH"
-        )
-
-
-def _check_complete(log: ChangeLog, start: int) -> None:
-    held = log.scan().where(f"{ORDINAL} > {start}").count()
-    required = log.num_required(start, log.last_ordinal)
-    if held != required:
-        raise PositionLostError(
-            f"{log.name} holds {held:,} of its {required:,} changes: the first are gone, so no mirror can "
-            "be built from it; take a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
         )
 
 

@@ -10,13 +10,12 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from nevermore.pipelines.changes.change_log import ORDINAL, LogBase
+from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.errors import PositionLostError, SourceError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import make_current, retry_conflicts
-from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
@@ -151,19 +150,12 @@ def _repeatable(catalog: "Catalog", name: str, reached: int) -> int:
     Raises:
         PositionLostError: the log does not have all of them.
     """
-    log = find_table(catalog, change_log_name(name))
-    last = int((log and positions.newest_property(log, positions.LAST_ORDINAL)) or 0)
-    base = LogBase() if log is None else LogBase.of(log)
-    if 0 < reached < base.ordinal:
+    log = ChangeLog(catalog, change_log_name(name))
+    try:
+        log.check_reached(name, reached)
+        log.check_complete(reached)
+    except PositionLostError as error:
         raise PositionLostError(
-            f"{name}: its change log {change_log_name(name)} was trimmed or erased from up to ordinal {base.ordinal:,}, so an ingest "
-            f"could not go on from ordinal {reached:,}; choose a snapshot with later changes"
-        )
-    held = 0 if log is None else open_current(log).scan().where(f"{ORDINAL} > {reached}").count()
-    if log is None or last < reached or held != last - reached:
-        raise PositionLostError(
-            f"{name}: its change log {change_log_name(name)} has {held:,} of the {max(last - reached, 0):,} changes after "
-            f"ordinal {reached:,}, so an ingest could not apply all of them again; choose a later snapshot, or take a new "
-            f"snapshot of the source: nevermore resync {name} --snapshot-source PATH"
-        )
-    return last - reached
+            f"{name}: an ingest could not apply all changes after ordinal {reached:,} again; choose a later snapshot: {error}"
+        ) from error
+    return log.last_ordinal - reached

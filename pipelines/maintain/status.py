@@ -14,7 +14,7 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.errors import ConfigError, PipelineError, PositionLostError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
-from nevermore.pipelines.iceberg.loaded_table import open_current, storage_of
+from nevermore.pipelines.iceberg.loaded_table import open_current, source_position
 from nevermore.pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 from nevermore.pipelines.sources.mysql.position import MysqlPosition
 from nevermore.pipelines.sources.postgres.position import PostgresPosition
@@ -247,7 +247,7 @@ def _status(catalog: "Catalog | None", name: str, config: TableConfig) -> TableS
         applied = str(logged)
     return TableStatus(
         table=name,
-        position=_position(log),
+        position=None if log is None else source_position(log),
         logged=logged,
         applied=int(applied) if applied is not None else 0 if not commits else None,
         log_committed_at=next((c.committed_at for c in _commits(log)), None),
@@ -268,17 +268,6 @@ def _needs_mirror(log: "CatalogTable", config: TableConfig) -> bool:
 
     creating = open_current(log).scan().select("op").where(~col("op").is_in(removing_ops(config)))
     return bool(creating.limit(1).to_table().num_rows)
-
-
-def _position(log: "CatalogTable | None") -> str | None:
-    if log is None:
-        return None
-    storage = storage_of(log)
-    for snapshot in positions.ancestors(log):
-        found = positions.position_in(positions.summary_properties(snapshot), storage)
-        if found is not None:
-            return found
-    return None
 
 
 def _summary(table: "CatalogTable | None") -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.maintain import replay
 from nevermore.pipelines.maintain.replay import resync_keys
 from nevermore.pipelines.sources.live import RANGE_ROWS
 from nevermore.pipelines.sources.postgres.load import PostgresBatch
@@ -84,6 +85,21 @@ def test_missing_extra_and_changed_rows_are_found(shop: Any, key: str) -> None:
 def test_keys_that_differ_are_loaded_again(shop: Any, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "given", (columns, "i"))
     loaded_again(shop, items(shop, "given"), lose, f"INSERT INTO items VALUES ({ROWS + 8}, 'new', 1, {ROWS + 8})")
+
+
+def test_keys_are_compared_in_parts(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = items(shop, "composite", memory_limit_bytes="16MiB")
+    monkeypatch.setattr(replay, "BATCH_SHARE", 256)
+    lose(shop, config, "DELETE FROM items WHERE n % 10 = 0", "UPDATE items SET body = 'new' WHERE n = 9")
+    sizes, spread = list[int](), replay.spread
+    monkeypatch.setattr(
+        replay, "spread", lambda *given: (sizes.append(part.num_rows) or part for part in spread(*given))
+    )
+    done = resync_keys(open_catalog(config), config, "shop.items", "0..6")
+    assert (done.num_rows, done.num_changes) == (ROWS - ROWS // 10, ROWS + 1)
+    assert len(sizes) > 10
+    assert max(sizes) < ROWS / 4
+    assert mirror_equals_source(config, "shop.items").details == []
 
 
 def test_keys_are_loaded_again_while_others_write(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
