@@ -591,7 +591,7 @@ class ChangeLog:
         held, required = self.scan().where(f"{ORDINAL} > {after}").count(), self.num_required(after, self.last_ordinal)
         if held != required:
             raise PositionLostError(
-                f"{self.name} holds {held:,} of the {required:,} changes after ordinal {after:,}, so no mirror can be built from them; take "
+                f"{self.name} has {held:,} of the {required:,} changes after ordinal {after:,}, so no mirror can be built from them; take "
                 "a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
             )
 
