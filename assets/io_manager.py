@@ -93,6 +93,8 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
             ConfigError: no such table, one that is filled from another source, or partitions without `partition_expr`.
             SourceError: rows that do not fit the table, or its partition; nothing was written.
         """
+        if obj is None:
+            raise ConfigError(f"{context.step_key} returned None: annotate it with -> None if it has no rows")
         project = open_project(self.config_path)
         metadata = context.definition_metadata
         name = _table(context.asset_key, metadata)

@@ -236,6 +236,13 @@ def test_what_cannot_be_loaded_or_stored_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="mode is 'merge', not upsert, append or replace"):
         run(path, merged)
 
+    @dg.asset
+    def nothing():  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return None
+
+    with pytest.raises(ConfigError, match="nothing returned None: annotate it with -> None"):
+        run(path, nothing)
+
 
 def test_the_resource_reads_and_writes(path: str) -> None:
     @dg.asset
