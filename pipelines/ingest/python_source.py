@@ -394,9 +394,11 @@ class _Batch:
         if mirror is None:
             return
         columns = [f.name for f in mirror.schema().fields]
-        scan = open_current(mirror).scan().select([name for name in columns if name != DELETED]).where(where)
-        if DELETED in columns:
+        scan = open_current(mirror).scan().where(where)
+        if table.config.soft_delete and DELETED in columns:  # otherwise it is a column of the user
+            columns.remove(DELETED)
             scan = scan.where(f"not coalesce({DELETED}, false)")
+        scan = scan.select(columns)
         feed = table_feed(table.name, table.config, table)
         as_named = replace(feed, rename={}, cast={}, types={}, include=(), exclude=())
         for batch in scan.to_batches():

@@ -394,7 +394,7 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
                 yield from marked([pa.table(members_of(changes.table.column("key")))], is_mirror=False)
         scan = open_current(catalog.load_table(identifier(table.name))).scan()
         scan = scan.where(reduce(or_, (col(str(load.column)).between(*each) for each in ranges)))
-        if DELETED in scan.arrow_schema.names:
+        if table.config.soft_delete and DELETED in scan.arrow_schema.names:
             scan = scan.where(f"{DELETED} is null or not {DELETED}")
         yield from marked(scan.select(*key).to_batches(), is_mirror=True)
 

@@ -494,6 +494,15 @@ def test_rows_that_a_replacement_takes_from_outside_of_its_condition_are_updated
     assert sorted(row["id"] for row in log["before"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize("flag", [True, "gone", False])
+def test_a_column_of_the_user_is_no_mark_of_deleted_rows(project: Project, flag: Any) -> None:
+    rows = [{"id": n, "_deleted": flag} for n in range(3)]
+    project.upsert(NAME, rows)
+    assert project.replace(NAME, rows[:2], where="true").events == {"d": 1}
+    project.delete(NAME, rows[:1])
+    assert rows_of(project) == rows[1:2]
+
+
 NOT_REPLACED = {
     "outside": (
         [{"id": 9, "amount": 0.5, "name": "x"}],
