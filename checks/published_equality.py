@@ -694,14 +694,15 @@ class _Comparison:
     def _history(self, log: Schema) -> str:
         """SQL of its own for the versions of the rows of a mirror."""
         types: list[Any] = [log.find(side).type for side in ("key", "after")]
-        (view,) = self._query.view_names.values()
+        (view,), settings = self._query.view_names.values(), self._config.table(str(self._entry.history))
         return versions(
             self._connection,
             view,
             self._query.history_key,
             Members(*([member.name for member in kind.fields] for kind in types)),
             at="ingested_at" if self._entry.valid_by == "ingest" else "coalesce(source_ts, ingested_at)",
-            with_deleted=self._config.table(str(self._entry.history)).soft_delete,
+            with_deleted=settings.soft_delete,
+            is_ordered=settings.order_by != "position" and "source_order" in log.names,
         )
 
     def _run(self, begin: str, sql: str, partitions: _Partitions) -> tuple[list[NestedField], frozenset[str]]:

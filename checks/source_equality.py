@@ -125,7 +125,7 @@ class _Reading:
         None if a type has no text that is the same on both sides, or the key does not begin with an integer.
         """
         theirs, rows = self.live.hashed(self.config.tables[0], source_table), self.mirror.arriving
-        ours, names = hashed_in_duckdb(rows.connection, rows.sql, rows.schema, theirs.key), rows.schema.names
+        ours, names = hashed_in_duckdb(rows, theirs.key), rows.schema.names
         if {*theirs.key} != {*self.mirror.subject.key} or not theirs.is_like(ours, names):
             return None
         # storing the rows themselves would take longer than hashing them
@@ -161,7 +161,7 @@ class _Reading:
                     self.until = 0
                 time.sleep(RETRY_SECONDS)
         if are_texts:
-            hashed = hashed_in_duckdb(changed.connection, changed.sql, changed.schema, key)
+            hashed = hashed_in_duckdb(changed, key)
             texts = (f"{hashed.text(name)} AS c{i}" for i, name in enumerate(key))
             changed = replace(changed, sql=f"(SELECT {', '.join(texts)} FROM {changed.sql})")
         left, right = (_surplus(side, changed, database.schema) for side in ("l", "r"))

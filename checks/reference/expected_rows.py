@@ -247,6 +247,12 @@ def _sent_rows(connection: duckdb.DuckDBPyConnection, log: str, columns: Sequenc
     return f"SELECT {', '.join(selected)} FROM replay_chosen AS a JOIN {log} AS c ON c.ordinal = a.ordinal {' '.join(joins)}"
 
 
+_PLACED = """
+CREATE OR REPLACE TABLE placed AS
+    SELECT * REPLACE (row_number() OVER (ORDER BY source_order NULLS FIRST, ordinal) AS ordinal) FROM (
+        SELECT * FROM {log} QUALIFY ordinal = min(ordinal) OVER (PARTITION BY source_file, source_offset, source_order, op, key, ingested_at)
+    )
+"""
 _VERSIONS = """
 CREATE OR REPLACE TABLE begins AS
     SELECT {new} AS k, ordinal, op, {at} AS made, op <> 'u' OR {old} IS DISTINCT FROM {new} AS is_other, coalesce(unchanged, []) AS unsent
@@ -291,11 +297,16 @@ def versions(
     *,
     at: str,
     with_deleted: bool,
+    is_ordered: bool,
 ) -> str:
     """SQL for every version of every row, as docs/history.md says; `at` is SQL for the time of a change.
 
-    A version ends with the next change of its key or the next truncate, whichever is first. Creates tables.
+    A version ends with the next change of its key or the next truncate, whichever is first; with `is_ordered`, changes follow
+    each other by `source_order`, and count once where they were logged again. Creates tables.
     """
+    if is_ordered:
+        connection.execute(_PLACED.format(log=log))
+        log = "placed"
     old, new = (f"row({', '.join(map(of, key))})" for of in (members.of_key, members.of_after))
     known = ", ".join(map(string_literal, members.after))
     connection.execute(_VERSIONS.format(log=log, at=at, soft=with_deleted, old=old, new=new, columns=known))

@@ -16,6 +16,7 @@ from sqlglot.optimizer.scope import build_scope
 
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
+from nevermore.pipelines.decode.feed import POSITION
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, ScanCondition, reaches, scan_condition
 from nevermore.scan_core import OptionError, Schema
@@ -244,16 +245,16 @@ def tables_read(config: Config, name: str) -> tuple[str, ...]:
 
 
 _HISTORY = """
-with changes as (
+with logged as ({logged}), changes as (
   select {new}, ordinal, op, after as row, unchanged, op <> 'u' or not ({same}) as begins, {at} as at
-  from {log} where op in ('r', 'c', 'u')
+  from logged where op in ('r', 'c', 'u')
   union all
-  select {old}, ordinal, 'd', null, null, true, {at} from {log} where op = 'd' or (op = 'u' and not ({same}))
+  select {old}, ordinal, 'd', null, null, true, {at} from logged where op = 'd' or (op = 'u' and not ({same}))
 ), truncates as (
-  select lag(ordinal, 1, -1) over (order by ordinal) as begun, ordinal as ended, {at} as ended_at from {log} where op = 't'
+  select lag(ordinal) over (order by ordinal) as begun, ordinal as ended, {at} as ended_at from logged where op = 't'
 ), sent as (
   select {names}, ordinal, op, at, ended, ended_at{sent}
-  from changes left join truncates on ordinal > begun and ordinal < ended
+  from changes left join truncates on (begun is null or ordinal > begun) and ordinal < ended
   window w as (partition by {names}, ended order by ordinal)
 ), complete as (
   select {names}, ordinal, op, at, ended, ended_at, struct({values}) as row, concat_ws(', ', {unknown}) as not_sent from sent
@@ -270,17 +271,29 @@ select version.*, operation, not_sent, valid_from, valid_to, is_current from (
 )
 """
 """The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values."""
+_LOGGED = "select op, key, after, unchanged, source_ts, ingested_at, {place} as ordinal from {log}"
+_EACH_ONCE = """(select *, row_number() over (
+    partition by source_file, source_offset, source_order, op, key, ingested_at order by ordinal) as copy
+  from (select op, key, after, unchanged, source_ts, ingested_at, source_file, source_offset, source_order, ordinal from {log}))
+  where copy = 1"""
+"""A log in the order of `order_by`: changes that came late are followed by copies of those that belong after them."""
 _SENT = """,
-    last_value(case when begins or not array_contains(unchanged, {name}) then
-      named_struct('value', row.{column}, 'is_known', not coalesce(array_contains(unchanged, {name}), false)) end, true)
-    over w as s{number}"""
+    last_value(case when begins or not array_contains(unchanged, {text}) then
+      named_struct('value', row.{name}, 'is_known', not coalesce(array_contains(unchanged, {text}), false)) end, true)
+    over w as s{i}"""
 """A column as its row was last sent; what went before a create, a delete or another key is a different row."""
+
+
+def _each(template: str, names: Sequence[str], separator: str = ", ") -> str:
+    """SQL for each of these columns: {i} is its number, {name} the quoted name and {text} its text."""
+    texts = (exp.Literal.string(name).sql(dialect=DIALECT) for name in names)
+    each = enumerate(zip(names, texts, strict=True))
+    return separator.join(template.format(i=i, name=quoted_name(name), text=text) for i, (name, text) in each)
 
 
 def _changed_keys(side: str, key: Sequence[str], log: str) -> str:
     """SQL for the keys of changes, as `k0`, `k1` and so on; a truncate has no key."""
-    columns = ", ".join(f"{side}.{quoted_name(name)} as k{i}" for i, name in enumerate(key))
-    return f"select distinct {columns} from {log} where {side} is not null or op = 't'"
+    return f"select distinct {_each(side + '.{name} as k{i}', key)} from {log} where {side} is not null or op = 't'"
 
 
 def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) -> str:
@@ -295,18 +308,18 @@ def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) 
     key = entry.key or settings.key
     if not key:
         raise ConfigError(f"history: {entry.history} needs the columns that identify a row: key: [...]")
-    names, quoted = [quoted_name(name) for name in key], [quoted_name(name) for name in columns]
-    texts = [exp.Literal.string(name).sql(dialect=DIALECT) for name in columns]
-    both = list(enumerate(zip(texts, quoted, strict=True)))
+    log, place = change_log_name(entry.history), "ordinal"
+    if settings.order_by != POSITION:
+        log, place = _EACH_ONCE.format(log=log), "struct(coalesce(source_order, ''), ordinal)"
     return _HISTORY.format(
-        log=change_log_name(entry.history),
-        new=", ".join(f"after.{name} as k{i}" for i, name in enumerate(names)),
-        old=", ".join(f"key.{name}" for name in names),
-        same=" and ".join(f"key.{name} <=> after.{name}" for name in names),
-        names=", ".join(f"k{i}" for i in range(len(names))),
-        sent="".join(_SENT.format(name=text, column=column, number=i) for i, (text, column) in both),
-        values=", ".join(f"s{i}.value as {column}" for i, (_, column) in both),
-        unknown=", ".join(f"if(coalesce(s{i}.is_known, false), null, {text})" for i, (text, _) in both),
+        logged=_LOGGED.format(place=place, log=log),
+        new=_each("after.{name} as k{i}", key),
+        old=_each("key.{name}", key),
+        same=_each("key.{name} <=> after.{name}", key, " and "),
+        names=_each("k{i}", key),
+        sent=_each(_SENT, columns, ""),
+        values=_each("s{i}.value as {name}", columns),
+        unknown=_each("if(coalesce(s{i}.is_known, false), null, {text})", columns),
         at="ingested_at" if entry.valid_by == "ingest" else "coalesce(source_ts, ingested_at)",
         deleted=" or op_before <> 'd'" if settings.soft_delete else "",
     )

@@ -470,12 +470,12 @@ _DUCKDB = {
 """See `HashedTable`."""
 
 
-def hashed_in_duckdb(connection: Any, relation: str, schema: pa.Schema, key: Sequence[str]) -> HashedTable:
-    """Rows in DuckDB, whose columns are c0, c1, ..."""
+def hashed_in_duckdb(rows: Any, key: Sequence[str]) -> HashedTable:
+    """Rows in DuckDB: a `Relation` of the checks, whose columns are c0, c1, ..."""
     return HashedTable(
-        lambda sql: list(connection.execute(sql).fetchall()),
-        relation,
-        {field.name: (f"c{place}", field.type) for place, field in enumerate(schema)},
+        lambda sql: list(rows.connection.execute(sql).fetchall()),
+        rows.sql,
+        {field.name: (f"c{place}", field.type) for place, field in enumerate(rows.schema)},
         key,
         _DUCKDB,
         "('0x' || left(md5({}), 15))::BIGINT",

@@ -2,6 +2,7 @@
 
 import json
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,14 @@ class Versions:
             self.current[key] = [row["id"], row["part"], row["name"], op, row.get("not_sent", ""), at, None, True]
             self.found.append(self.current[key])
 
+    def apply(self, change: dict[str, Any], at: Any) -> None:
+        old, new = change["before"], change["after"]
+        moves = change["op"] == "u" and (old["id"], old["part"]) != (new["id"], new["part"])
+        if change["op"] == "d" or moves:
+            self.begin((old["id"], old["part"]), None, "d", at)
+        if new is not None:
+            self.begin((new["id"], new["part"]), new, change["op"], at)
+
 
 def expected(config: Config, time: str, *, soft: bool) -> list[tuple[Any, ...]]:
     """The versions, by applying the change log one change after the other."""
@@ -131,6 +140,46 @@ def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) ->
     assert found.passed
     assert not found.details
     assert found.compared["rows by DuckDB"] == len(published(config))
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_versions_are_in_the_order_of_events_that_arrive_late(tmp_path: Path, deletes: str) -> None:
+    config = config_of(tmp_path, order_by=["source.ts_ms"], soft_delete=deletes == "soft")
+    dice, events, rows = random.Random(3), [], {}
+    for number in range(160):
+        row = {"id": dice.randrange(4), "part": "a", "name": f"v{number}"}
+        old = rows.get(row["id"])
+        kind = dice.choice(["write", "write", "write", "delete", "move"])
+        event: dict[str, Any] = {"op": "c" if old is None else "u", "before": old, "after": row}
+        if kind == "delete" and old is not None:
+            event = {"op": "d", "before": old, "after": None}
+        elif kind == "move" and old is not None:
+            event["after"] = row | {"id": dice.randrange(4)}
+        rows.pop(row["id"], None)
+        if event["after"] is not None:
+            rows[event["after"]["id"]] = event["after"]
+        events.append((number, event))
+    late = [(number, event) for number, event in events if number % 7 == 5]
+    parts = [[e for e in events if e not in late and e[0] // 40 == part] for part in range(4)]
+    for part in range(1, 4):
+        parts[part] += [e for e in late if e[0] // 40 == part - 1]
+    versions_after: list[tuple[int, dict[str, Any]]] = []
+    for number, part in enumerate(parts):
+        lines = [
+            json.dumps(e | {"source": {"db": "shop", "table": "products", "ts_ms": 1_000_000 + n * 1000}})
+            for n, e in part
+        ]
+        (tmp_path / "landing").mkdir(exist_ok=True)
+        (tmp_path / "landing" / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        versions_after += part
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+        versions = Versions(soft=deletes == "soft")
+        for n, event in sorted(versions_after, key=lambda e: e[0]):
+            versions.apply(event, datetime.fromtimestamp(1000 + n, UTC))
+        found, wanted = published(config), sorted(map(tuple, versions.found), key=str)
+        assert [row for row in found if row not in wanted][:3] == [row for row in wanted if row not in found][:3] == []
+        assert len(found) == len(wanted)
 
 
 def land_lines(folder: Path, number: int, *events: dict[str, Any]) -> None:
