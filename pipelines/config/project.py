@@ -580,8 +580,14 @@ class _Schema(GenerateJsonSchema):
 
 def write_config(path: Path, text: str) -> None:
     """Write a config, and next to it the schema with which editors complete and check it."""
-    path.write_text(f"# yaml-language-server: $schema={SCHEMA}\n{text}", encoding="utf-8")
-    path.with_name(SCHEMA).write_text(json.dumps(json_schema(), indent=1))
+    schema = json.dumps(json_schema(), indent=1)
+    # the config last: without it, the command that could not write it can be run again
+    for file, content in (
+        (path.with_name(SCHEMA), schema),
+        (path, f"# yaml-language-server: $schema={SCHEMA}\n{text}"),
+    ):
+        with whole_file(file, 0o666) as sink:
+            sink.write(content.encode())
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,11 +1,13 @@
+import errno
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nevermore.pipelines.config.document import TEMPLATE, dagster_home
-from nevermore.pipelines.config.project import change_log_name, load, parse, quarantine_name
+from nevermore.pipelines.config.project import change_log_name, load, parse, quarantine_name, write_config
 from nevermore.pipelines.config.tables import partition_field
 from nevermore.pipelines.errors import ConfigError
 
@@ -391,3 +393,27 @@ def test_settings_of_dagster_that_an_earlier_version_wrote_are_brought_up_to_dat
         settings.write_text(written)
     dagster_home(tmp_path)
     assert settings.read_text() == (ours if is_ours else written)
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+@pytest.mark.parametrize("written", ["nevermore.yaml", "nevermore.schema.json"])
+def test_a_config_that_finds_no_room_is_whole_or_the_former_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, *, has_one: bool
+) -> None:
+    path = tmp_path / "nevermore.yaml"
+    if has_one:
+        path.write_text("tables: {}")
+    monkeypatch.setattr("os.fchmod", partial(_fail_at, path.with_name(written)))
+    with pytest.raises(OSError, match="No space left"):
+        write_config(path, TEMPLATE)
+    left = {file.name for file in tmp_path.iterdir()} - {"nevermore.schema.json"}
+    assert left == ({path.name} if has_one else set())
+    assert not has_one or path.read_text() == "tables: {}"
+    monkeypatch.undo()
+    write_config(path, TEMPLATE)
+    assert path.read_text().endswith(TEMPLATE)
+
+
+def _fail_at(path: Path, descriptor: int, _: int) -> None:
+    if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(f".{path.name}."):
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,5 +1,6 @@
 """A catalog that was lost or restored, a project that was moved or copied: no row is lost, none goes to the wrong table."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,7 +9,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from nevermore.checks.reference.expected_rows import live_rows
@@ -260,6 +263,47 @@ def test_a_moved_project_names_the_way_out(project: Project, tmp_path: Path) -> 
     assert set(moved.recover().values()) == {"moved here"}
     moved.ingest(9)
     assert moved.rows() == [1, 3, 9]
+
+
+def test_a_move_that_finds_no_room_leaves_none_of_its_files(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = find_table(open_catalog(load(project.config_path)), "shop.p")
+    assert table is not None
+    project.ingest(1, op="d")
+    convert(table.refresh())
+    copy = Project(tmp_path / "copy")
+    shutil.copytree(project.folder, copy.folder)
+    write_bytes, write_table, left = Path.write_bytes, pq.write_table, 0
+
+    def fails() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    def half_a_file(path: Path, data: bytes) -> int:
+        if not fails():
+            return write_bytes(path, data)
+        write_bytes(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_table(rows: Any, path: Path, **options: Any) -> None:
+        if fails():
+            half_a_file(path, b"PAR1")
+        write_table(rows, path, **options)
+
+    monkeypatch.setattr(Path, "write_bytes", half_a_file)
+    monkeypatch.setattr(pq, "write_table", no_table)
+    for number in range(6):  # a table has more files to write
+        before, left = {*copy.folder.rglob("*")}, number
+        with pytest.raises(SystemExit) as end:
+            main(["recover", "shop.p", "--config", str(copy.config_path)])
+        assert end.value.code == 1
+        assert {*copy.folder.rglob("*")} == before
+        assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
+    monkeypatch.undo()
+    copy.recover()
+    assert copy.rows() == project.rows()
 
 
 @pytest.mark.parametrize("version", [2, 3])
