@@ -132,16 +132,19 @@ def _attempt(
 
 def _is_repeated(snapshot: "Snapshot") -> bool:
     """Whether a snapshot has no rows but those of its parent and of the log; a rewrite of files changes none."""
-    summary = snapshot.summary
-    is_rewrite = summary is not None and summary.operation.value == "replace"
-    return is_rewrite or positions.LOG_ORDINAL in positions.summary_properties(snapshot)
+    return _is_rewrite(snapshot) or positions.LOG_ORDINAL in positions.summary_properties(snapshot)
 
 
 def _may_be_rebuilt(snapshot: "Snapshot") -> bool:
     """Whether a snapshot may be that of a resync. Ingest itself only removes whole files when the source was truncated."""
     summary = positions.summary_properties(snapshot)
-    is_rewrite = snapshot.summary is not None and snapshot.summary.operation.value == "replace"
-    return not is_rewrite and positions.LOG_ORDINAL in summary and int(summary.get("deleted-data-files", 0)) > 0
+    return (
+        not _is_rewrite(snapshot) and positions.LOG_ORDINAL in summary and int(summary.get("deleted-data-files", 0)) > 0
+    )
+
+
+def _is_rewrite(snapshot: "Snapshot") -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
 
 
 def _repeatable(catalog: "Catalog", name: str, reached: int) -> int:

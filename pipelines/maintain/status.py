@@ -23,7 +23,6 @@ from nevermore.pipelines.wording import counted
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from nevermore.pipelines.iceberg.catalog import Snapshot
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 MAX_SHOWN_COMMITS = 3
@@ -224,8 +223,7 @@ def describe_position(text: str) -> str:
         return "no file yet"
     last = position.named[-1]
     files = len(position.named) + len(position.fingerprints)
-    unit = "line" if last.lines == 1 else "lines"
-    words = f"{last.name}, {last.lines:,} {unit}" + ("" if last.finished else ", not to its end yet")
+    words = f"{last.name}, {counted(last.lines, 'line')}" + ("" if last.finished else ", not to its end yet")
     if files > 1:
         at_least = "at least " if len(position.fingerprints) >= MAX_FINGERPRINTS else ""
         words += f"; {at_least}{counted(files, 'file')} in all"
@@ -275,18 +273,16 @@ def _summary(table: "CatalogTable | None") -> Mapping[str, str]:
 
 
 def _commits(table: "CatalogTable | None") -> tuple[CommitFacts, ...]:
-    if table is None:
-        return ()
-    newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(MAX_SHOWN_COMMITS), strict=False)]
-    return tuple(_facts(snapshot) for snapshot in newest)
-
-
-def _facts(snapshot: "Snapshot") -> CommitFacts:
-    counts = positions.summary_properties(snapshot)
-    return CommitFacts(
-        snapshot.snapshot_id,
-        datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
-        "" if snapshot.summary is None else snapshot.summary.operation.value,
-        int(counts.get("added-records", 0)),
-        int(counts.get("added-equality-deletes", 0)),
+    newest = () if table is None else zip(positions.ancestors(table), range(MAX_SHOWN_COMMITS), strict=False)
+    return tuple(
+        CommitFacts(
+            snapshot.snapshot_id,
+            datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+            "" if snapshot.summary is None else snapshot.summary.operation.value,
+            *(
+                int(positions.summary_properties(snapshot).get(f"added-{what}", 0))
+                for what in ("records", "equality-deletes")
+            ),
+        )
+        for snapshot, _ in newest
     )
