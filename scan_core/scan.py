@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.expr.nodes import BoundPredicate, Expr
     from nevermore.scan_core.foreign.dataset import ScanDataset
     from nevermore.scan_core.joins.column_keys import KeyField
-    from nevermore.scan_core.joins.request import RuntimeFilter
     from nevermore.scan_core.semi_join import SemiJoin
 
 
@@ -434,7 +433,6 @@ class _LastRun:
     """The only mutable part of a scan: what its last run counted, and what runs now."""
 
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
-    filters: "tuple[RuntimeFilter, ...]" = ()
     running: set[Running] = field(default_factory=set)
 
     @contextmanager
@@ -448,7 +446,7 @@ class _LastRun:
                 self.running.discard(running)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _LastRun, (self.metrics, self.filters)  # nothing runs in another process
+        return _LastRun, (self.metrics,)  # nothing runs in another process
 
 
 @dataclass(frozen=True, repr=False)
@@ -511,13 +509,8 @@ class Scan(ScanRequest):
         )
 
     def explain(self) -> str:
-        """Describe in plain text what is read, what was pruned and why, which deletes apply, and what the last run switched off."""
-        text = self.plan().explain()
-        if not self._last.filters:
-            return text
-        from nevermore.scan_core.plan.explain import explain_run
-
-        return "\n".join([text, *explain_run(self._last.filters)])
+        """Describe in plain text what is read, what was pruned and why, and which deletes apply."""
+        return self.plan().explain()
 
     def _repr_html_(self) -> str:
         from nevermore.scan_core.model.html import Html, escaped, fragment, grid
@@ -677,7 +670,7 @@ class Scan(ScanRequest):
                 running.stop()  # deletes that are loaded ahead, and that nobody asks for any more, need not be completed
                 ahead.close(wait=not running.is_cancelled)
                 metrics.add(ahead.unasked)
-                self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
+                self._last.metrics = plan.metrics + metrics
 
     def _with(self, **changes: Any) -> Self:
         return super()._with(**changes, _last=_LastRun())

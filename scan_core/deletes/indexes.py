@@ -33,7 +33,6 @@ from nevermore.scan_core.keys.equality_index import (
     build_index_streamed,
     covers_all,
     find_deleted,
-    fixed_value,
     needs_streaming,
     shared_index,
 )
@@ -176,14 +175,9 @@ def _file_keys(
             ):
                 yield _needed_keys(reader, group, sources, file.data_sequence_number, narrowings, metrics=metrics)
                 continue
-            fixed = _fixed_columns(reader, group, sources) if context.options.switches.prune_deletes else {}
-            read = [index for index in indices if index not in fixed]
-            for found in _keys_in_parts(reader, group, read, context.options, file.path):
-                num_rows = len(found[0])
-                arrays = dict(zip(read, found, strict=True)) | {
-                    index: column.slice(0, num_rows) for index, column in fixed.items()
-                }
-                metrics.delete_rows_loaded += num_rows
+            for found in _keys_in_parts(reader, group, indices, context.options, file.path):
+                arrays = dict(zip(indices, found, strict=True))
+                metrics.delete_rows_loaded += len(found[0])
                 keys = DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
                 yield needed_keys(keys, narrowings, metrics)
     finally:
@@ -192,23 +186,6 @@ def _file_keys(
 
 def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
     return open_file(file.path, file.format, context.io, whole=True)
-
-
-def _fixed_columns(reader: FileReader, group: RowGroup, sources: Sequence[tuple[int, Convert]]) -> dict[int, pa.Array]:
-    """Key columns of a row group whose statistics prove one value in all rows, by index: they need no decoding.
-
-    One column is always left to be read.
-    """
-    found: dict[int, pa.Array] = {}
-    for index, convert in sources:
-        kind = reader.field(index).type
-        is_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
-        if len(found) + 1 == len(sources) or not is_signed or kind.bit_width < 32 or not is_identity(convert):
-            continue
-        if (value := fixed_value(reader.statistics(group, index))) is not None:
-            stored = np.full(group.num_rows, value, np.int32 if kind.bit_width == 32 else np.int64)
-            found[index] = pa.Array.from_buffers(kind, len(stored), [None, pa.py_buffer(stored)], null_count=0)
-    return found
 
 
 def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: ScanMetrics) -> DeleteKeys:

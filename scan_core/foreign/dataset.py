@@ -113,17 +113,11 @@ class ScanDataset(ds.InMemoryDataset, Generic[R]):  # type: ignore[misc]  # pyar
             "a scan applies deletes across files and cannot be read by fragment; Scan.plan() has files"
         )
 
-    def sort_by(self, sorting: Any, **_: Any) -> ds.InMemoryDataset:
-        """All rows in memory, sorted."""
-        return ds.dataset(self.to_table().sort_by(sorting))
+    def sort_by(self, *_: Any, **__: Any) -> NoReturn:
+        """Not available: rows are never all in memory."""
+        raise UnsupportedError("a scan is not sorted or joined as a dataset; take the rows with to_table() first")
 
-    def join(self, right_dataset: ds.Dataset, keys: Any, *arguments: Any, **named: Any) -> ds.InMemoryDataset:
-        """All rows of both in memory, joined; arguments as in PyArrow."""
-        return ds.dataset(self.to_table().join(right_dataset.to_table(), keys, *arguments, **named))
-
-    def join_asof(self, right_dataset: ds.Dataset, on: str, *arguments: Any, **named: Any) -> ds.InMemoryDataset:
-        """All rows of both in memory, joined; arguments as in PyArrow."""
-        return ds.dataset(self.to_table().join_asof(right_dataset.to_table(), on, *arguments, **named))
+    join = join_asof = sort_by
 
 
 @dataclass(frozen=True, slots=True)

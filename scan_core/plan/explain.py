@@ -6,38 +6,29 @@ It shows what is read, what was left out and why, and which deletes, indexes and
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from nevermore.scan_core.bitmaps.answers import Answer, Answers, Choice, answer_conjuncts, leaves
-from nevermore.scan_core.bitmaps.column_index import is_indexable
-from nevermore.scan_core.expr.bound import BoundExpr, Column, Member, walk
+from nevermore.scan_core.expr.bound import BoundExpr
 from nevermore.scan_core.expr.coercion import literal_text
-from nevermore.scan_core.expr.kernels import judge
-from nevermore.scan_core.expr.nodes import bound_text
+from nevermore.scan_core.expr.nodes import bound_text, leaf_ids
 from nevermore.scan_core.io.location import size_text
 from nevermore.scan_core.joins.column_keys import KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
 from nevermore.scan_core.joins.request import FilterDecision, RuntimeFilter
-from nevermore.scan_core.model.errors import ScanError
-from nevermore.scan_core.model.html import Bar, Html, bars, details, facts, fragment, grid, page, section
+from nevermore.scan_core.model.html import Bar, Html, bars, details, facts, grid, section
 from nevermore.scan_core.model.options import ScanMetrics
-from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
+from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Type
 from nevermore.scan_core.model.snapshot import PartitionSpec, Snapshot
 from nevermore.scan_core.model.transforms import partition_types, partition_value
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex
 from nevermore.scan_core.plan.file_pruner import PlanTrace, Pruned, total
-from nevermore.scan_core.prune.verdicts import Level, Match
-from nevermore.scan_core.read.predicate import Conjunct
-from nevermore.scan_core.read.projection import FromFile, LazyColumns
-from nevermore.scan_core.read.restriction import RUNS, Adaptivity, Worth, values_of
-from nevermore.scan_core.read.task import Scan, Select, open_task
-from nevermore.scan_core.rows.selection import All, to_mask
+from nevermore.scan_core.prune.verdicts import Level
+from nevermore.scan_core.read.predicate import late_filters
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -207,64 +198,25 @@ def _short(path: str) -> str:
     return path.rpartition("/")[2] or path
 
 
-_MIN_ROWS = 10_000
-"""Fewer rows are filtered in less time than an index is opened."""
-_MAX_DISTINCT = 10_000
-_MIN_SAVED = 0.25
-"""Share of the rows that an index would exclude before values are read."""
+_MIN_REMOVED_SHARE = 0.25
+"""Of the rows that filters on a column judged; fewer are removed by reading values about as fast."""
 
 
 def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
-    """Columns without an index whose values must be read for the filter, although few distinct ones of them decide.
-
-    Judged by one row group, of those that statistics do not exclude, of the largest file without such an index.
-    """
+    """Columns without an index whose filters, as earlier scans counted, removed many rows only after their values were read."""
     if context.predicate is None or not context.options.switches.use_bitmap_indexes:
         return
-    if sum(task.data_file.record_count for task in tasks) < _MIN_ROWS:
-        return
-    largest = max(tasks, key=lambda task: task.data_file.record_count)
-    plain = largest.with_deletes()
-    reading = replace(context, runtime_filters=(), sample=None)
-    try:
-        with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
-            columns, plan = next(reader.row_groups(), (None, Scan()))
-            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _max_bytes(context):
-                return
-            for step in plan.restrictions:
-                if type(step) is Conjunct:
-                    yield from _missing_index(step, columns, context)
-    except ScanError:
-        return  # reading the rows reports it
-
-
-def _max_bytes(context: ScanContext) -> int:
-    return context.options.memory_limit_bytes // 4
-
-
-def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContext) -> Iterator[str]:
-    group = columns.row_group
-    kinds = {n.type for n in walk(conjunct.expr) if isinstance(n, Column | Member)}
-    if len(conjunct.columns) != 1 or len(kinds) != 1 or not is_indexable(next(iter(kinds))):
-        return
-    ((field_id, source),) = conjunct.columns.items()
-    if not isinstance(source, FromFile) or isinstance(next(iter(kinds)), ListType):
-        return
-    values = values_of(source, columns, All(group.num_rows))
-    num_distinct = pc.count_distinct(
-        values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    ).as_py()
-    possible = to_mask(conjunct.pages(group).rows(Match.MAYBE, Match.ALWAYS))
-    passed = int((judge(conjunct.expr, {field_id: values}, group.num_rows).passed & possible).sum())
-    saved = (int(possible.sum()) - passed) / max(group.num_rows, 1)
-    if num_distinct > _MAX_DISTINCT or saved < _MIN_SAVED:
-        return
-    name = ".".join(f.name for f in context.field_paths[field_id])
-    yield (
-        f"  index that would help: a bitmap index of {name} (`nevermore index TABLE --columns {name}`) excludes "
-        f"{saved:.0%} of the rows of a row group by {bound_text(conjunct.expr)} before values are read; statistics exclude "
-        f"{1 - possible.mean():.0%} of them, and {name} has {_count(num_distinct, 'distinct value')} there"
-    )
+    filtered = {field_id for conjunct in context.predicate.conjuncts for field_id in leaf_ids(conjunct)}
+    indexed = {blob.field_id for task in tasks[:_MAX_FILES] for blob in task.bitmap_indexes}
+    for late in late_filters(context.table):
+        share = late.removed / late.rows
+        if late.field_id not in filtered - indexed or share < _MIN_REMOVED_SHARE:
+            continue
+        name = ".".join(f.name for f in context.field_paths[late.field_id])
+        yield (
+            f"  index that would help: a bitmap index of {name} (`nevermore index TABLE --columns {name}`): earlier scans read "
+            f"{late.rows:,} of its values for filters, which removed {share:.0%} of the rows"
+        )
 
 
 _MAX_FILES = 16
@@ -354,16 +306,6 @@ def explain_filters(context: ScanContext) -> Iterator[str]:
             yield f"    not used for {', '.join(levels)}: {reason}"
 
 
-def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
-    """Describe the last run in this process: levels that were switched off while it ran."""
-    for filter_ in filters:
-        run = RUNS.find(filter_.decision.run) or Worth()
-        for level, tally in run.tallies.items():
-            if tally.switched_off:
-                state = "was switched off" if tally.is_off else "was switched off for a while"
-                yield f"  in the last run, the {filter_.name} {state} for {level.value}: it excluded too little there"
-
-
 def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
     keys = filter_.keys
     if isinstance(keys, KeyRanges):
@@ -408,44 +350,23 @@ def _off(decision: FilterDecision) -> dict[str, list[str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnPlan:
-    """The parts of a plan that are drawn.
-
-    Attributes:
-        context: of the scan.
-        snapshot: that is read; None for an empty table.
-        index: the files to read and their deletes.
-        trace: what planning read and excluded.
-        tasks: the files to read.
-        text: the plan as text.
-    """
-
-    context: ScanContext
-    snapshot: Snapshot | None
-    index: DeleteFileIndex
-    trace: PlanTrace
-    tasks: Sequence[FileScanTask]
-    text: str
-
-    def page(self) -> Html:
-        """A complete HTML document."""
-        return page(f"Plan of a scan of {self.context.table}", *_parts(self))
-
-    def fragment(self) -> Html:
-        """Markup for a notebook."""
-        return fragment(*_parts(self))
-
-
-def _parts(plan: DrawnPlan) -> Iterator[Html]:
-    context, trace, index = plan.context, plan.trace, plan.index
+def draw_plan(
+    context: ScanContext,
+    snapshot: Snapshot | None,
+    index: DeleteFileIndex,
+    trace: PlanTrace,
+    *,
+    tasks: Sequence[FileScanTask],
+    text: str,
+) -> Iterator[Html]:
+    """The parts of a drawn plan; arguments as for `explain_plan`, and the plan as text."""
     num_bytes = int(index.tasks.data_files.sizes.sum())
     yield facts(
         [
-            ("snapshot", "none" if plan.snapshot is None else str(plan.snapshot.snapshot_id)),
+            ("snapshot", "none" if snapshot is None else str(snapshot.snapshot_id)),
             ("columns", len(context.projection.names)),
             ("filter", "none" if context.predicate is None else f"{context.predicate.sql:.500}"),
-            ("data files to read", f"{len(plan.tasks):,} of {trace.data_files_seen:,} listed"),
+            ("data files to read", f"{len(tasks):,} of {trace.data_files_seen:,} listed"),
             ("to read", size_text(num_bytes)),
             ("delete files that apply", f"{index.num_delete_files:,} of {trace.delete_files_seen:,} listed"),
             ("manifests", f"{trace.manifests_read:,} read, {total(trace.manifests):,} skipped"),
@@ -467,8 +388,8 @@ def _parts(plan: DrawnPlan) -> Iterator[Html]:
     ]
     if excluded:
         yield section("What was excluded, and by what", grid(("", "excluded by", "number", "size"), excluded))
-    yield section("Files to read", _files(plan))
-    yield details("as text", plan.text)
+    yield section("Files to read", _files(context, tasks))
+    yield details("as text", text)
 
 
 def _bar(reason: str, what: Pruned) -> Bar:
@@ -476,18 +397,18 @@ def _bar(reason: str, what: Pruned) -> Bar:
     return Bar(f"skipped by {reason}", what.num_bytes, f"{size_text(what.num_bytes)}, {what.count:,} {noun}", "skipped")
 
 
-def _files(plan: DrawnPlan) -> Html:
-    rows = [_row(plan, task) for task in islice(plan.tasks, MAX_FILES)]
-    rest = len(plan.tasks) - len(rows)
+def _files(context: ScanContext, tasks: Sequence[FileScanTask]) -> Html:
+    rows = [_row(context, task) for task in islice(tasks, MAX_FILES)]
+    rest = len(tasks) - len(rows)
     headings = ("file", "partition", "rows", "size", "equality deletes", "position deletes", "vector")
     more = f"<p class=muted>and {rest:,} more files</p>" if rest > 0 else ""
     return grid(headings, rows, max_rows=MAX_FILES) + Html(more)
 
 
-def _row(plan: DrawnPlan, task: FileScanTask) -> Sequence[object]:
+def _row(context: ScanContext, task: FileScanTask) -> Sequence[object]:
     file = task.data_file
-    spec = plan.context.specs[file.spec_id]
-    partition = "" if spec.is_unpartitioned else partition_text(spec, file.partition, plan.context.field_paths)
+    spec = context.specs[file.spec_id]
+    partition = "" if spec.is_unpartitioned else partition_text(spec, file.partition, context.field_paths)
     newer = sum(
         delete.data_sequence_number > file.data_sequence_number
         for group in task.equality_deletes

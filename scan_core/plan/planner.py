@@ -20,6 +20,7 @@ from nevermore.scan_core.metadata.bulk_manifests import ManifestFiles
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
 from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
+from nevermore.scan_core.model.html import Html, fragment, page
 from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.schema import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from nevermore.scan_core.expr.bound import BoundExpr
     from nevermore.scan_core.expr.nodes import BoundPredicate, Expr
     from nevermore.scan_core.joins.column_keys import KeyField
-    from nevermore.scan_core.plan.explain import DrawnPlan
     from nevermore.scan_core.plan.runtime_pruning import PlanFilters
 
 
@@ -242,15 +242,15 @@ class ScanPlan:
 
     def to_html(self) -> str:
         """The same as a page of HTML that loads nothing: bytes, files, what excluded them, and their deletes."""
-        return self._drawn().page()
+        return page(f"Plan of a scan of {self.context.table}", *self._drawn())
 
     def _repr_html_(self) -> str:
-        return self._drawn().fragment()
+        return fragment(*self._drawn())
 
-    def _drawn(self) -> "DrawnPlan":
-        from nevermore.scan_core.plan.explain import DrawnPlan
+    def _drawn(self) -> Iterator[Html]:
+        from nevermore.scan_core.plan.explain import draw_plan
 
-        return DrawnPlan(self.context, self.snapshot, self.index, self.trace, self.tasks, self.explain())
+        return draw_plan(self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, text=self.explain())
 
 
 def plan_scan(

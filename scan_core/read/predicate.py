@@ -90,7 +90,6 @@ class _Recorder:
         self._lock = Lock()
         self._counts: dict[str, dict[int, list[int]]] = {}
         self._stored_at = 0.0
-        self._is_storing = False
 
     def add(self, table: str, field_id: int, rows: int, removed: int) -> None:
         with self._lock:

@@ -173,7 +173,6 @@ def test_every_public_part_of_a_dataset_gives_the_rows_of_the_scan_or_refuses(tm
     small, _ = with_deletes(tmp_path)
     dataset = scan_of(small).to_dataset()
     rows = dataset.to_table()
-    ordered = ds.dataset(rows.filter(field("id") < 4))
     answers: dict[str, Callable[[], Any]] = {
         "count_rows": lambda: dataset.count_rows() == 8 and dataset.count_rows(filter=field("id") > 7) == 2,
         "head": lambda: dataset.head(3).equals(rows.slice(0, 3)),
@@ -185,17 +184,15 @@ def test_every_public_part_of_a_dataset_gives_the_rows_of_the_scan_or_refuses(tm
         ),
         "scanner": lambda: dataset.scanner(columns=[]).count_rows() == 8,
         "schema": lambda: dataset.schema.equals(rows.schema),
-        "sort_by": lambda: dataset.sort_by([("id", "descending")]).head(1)["id"].to_pylist() == [9],
-        "join": lambda: dataset.join(ds.dataset(rows.select(["id"])), "id", join_type="inner").count_rows() == 8,
-        "join_asof": lambda: (
-            scan_of(small).select("id").where("id < 4").to_dataset().join_asof(ordered, "id", [], 0).count_rows() == 3
-        ),
         "partition_expression": lambda: dataset.partition_expression.equals(pc.scalar(True)),
     }
     refused: dict[str, Callable[[], Any]] = {
         "filter": lambda: dataset.filter(field("id") > 1),
         "replace_schema": lambda: dataset.replace_schema(rows.schema),
         "get_fragments": dataset.get_fragments,
+        "sort_by": lambda: dataset.sort_by("id"),
+        "join": lambda: dataset.join(rows, "id"),
+        "join_asof": lambda: dataset.join_asof(rows, "id", [], 0),
     }
     assert {name for name in dir(ds.Dataset) if not name.startswith("_")} == {*answers, *refused}
     for name, holds in answers.items():

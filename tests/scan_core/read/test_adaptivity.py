@@ -27,7 +27,7 @@ def scattered(tmp_path: Path) -> scan_core.Scan:
     return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(parallelism=1))
 
 
-def test_level_that_excludes_nothing_is_switched_off_and_told(
+def test_level_that_excludes_nothing_is_switched_off_and_counted(
     scattered: scan_core.Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restriction, "TRIED_ROWS", 2_000)
@@ -36,7 +36,6 @@ def test_level_that_excludes_nothing_is_switched_off_and_told(
     joined = scattered.semi_join("id", keys)
     assert joined.count() == expected
     assert joined.metrics.runtime_filters_switched_off >= 2
-    assert "was switched off for Bloom filters: it excluded too little there" in joined.explain()
 
 
 def test_filters_that_go_on_whatever_they_exclude_are_not_reported_as_switched_off(
