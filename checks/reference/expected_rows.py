@@ -129,7 +129,8 @@ def replay(
     old = ", ".join(f"{members.of_key(k)} AS old{i}" for i, k in enumerate(key))
     new = ", ".join(f"{members.of_after(k)} AS new{i}" for i, k in enumerate(key))
     connection.execute(
-        f"CREATE OR REPLACE TABLE replay_changes AS SELECT ordinal, op, coalesce(unchanged, []) AS unchanged, "
+        f"CREATE OR REPLACE TABLE replay_changes AS SELECT ordinal, op, "
+        "list_filter(coalesce(unchanged, []), lambda name: name[1] <> chr(0)) AS unchanged, "
         f"{old}, {new} FROM {log} "
         f"WHERE op <> 't' AND ({with_deleted} OR ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't'))"
     )

@@ -12,6 +12,10 @@ from nevermore.pipelines.decode.batches import SEND_AGAIN
 from nevermore.pipelines.iceberg.row_shape import members_of, single_array, with_columns
 from nevermore.scan_core import Mask, Rows
 
+COMPLETED = "\0"
+"""In the log, before the name of a column that a late change did not send and whose value was taken from the log: a change
+that belongs before it, and comes still later, may have another. No column's name has this character."""
+
 
 def taken(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
     """Ascending rows of a column, chunk by chunk: all chunks together may have more bytes of text than one array holds."""
@@ -65,11 +69,13 @@ class ChangeArrays:
 
 
 def masks_of(lists: pa.ListArray) -> dict[str, Mask]:
-    """For each name in some lists, the mask of the lists that have it."""
+    """For each name in some lists, the mask of the lists that have it; columns that are completed are not among them."""
     rows, encoded = np.asarray(pc.list_parent_indices(lists)), lists.flatten().dictionary_encode()
     codes = np.asarray(encoded.indices)
     result = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
+        if name.startswith(COMPLETED):
+            continue
         mask = np.zeros(len(lists), np.bool_)
         mask[rows[codes == code]] = True
         result[name] = mask
@@ -158,25 +164,21 @@ def _previous_touch(changes: ChangeArrays, alive: Mask, puts: Mask) -> tuple[Row
     """For each change, the latest earlier touch of its old key (-1: none), and whether a row existed after it."""
     rows = np.flatnonzero(alive)
     moving = rows[changes.moves[rows]]
-    key = np.concatenate([changes.new_code[rows], changes.old_code[moving]])
-    time = np.concatenate([rows, moving])
-    put = np.concatenate([puts[rows], np.zeros(len(moving), np.bool_)])
+    # ahead of all, a touch of no key: what precedes the first touch of a key is one of another key
+    key = np.concatenate([changes.new_code[rows], changes.old_code[moving], [-1]])
+    time = np.concatenate([rows, moving, [0]])
+    put = np.concatenate([puts[rows], np.zeros(len(moving) + 1, np.bool_)])
     order = np.lexsort((time, key))
     key, time, put = key[order], time[order], put[order]
-    span = np.int64(len(changes) + 1)
-    ordered = key * span + time
-    wanted = changes.old_code * span + np.arange(len(changes))
-    at = np.searchsorted(ordered, wanted, side="left") - 1
-    found = at >= 0
-    same = found & (key[np.maximum(at, 0)] == changes.old_code) if len(key) else found
-    at = np.maximum(at, 0)
-    nothing = np.full(len(changes), -1, np.int64)
-    if not len(key):
-        return nothing, np.zeros(len(changes), np.bool_)
-    return np.where(same, time[at], nothing), same & put[at]
+    span = len(changes) + 1
+    at = np.searchsorted(key * span + time, changes.old_code * span + np.arange(len(changes))) - 1
+    same = key[at] == changes.old_code
+    return np.where(same, time[at], -1), same & put[at]
 
 
-def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, *, chosen: Mask) -> pa.Table:
+def with_sent(
+    table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, *, chosen: Mask, mark: str = ""
+) -> pa.Table:
     """Some changes; in the chosen ones, unsent columns are filled with values of earlier changes.
 
     Args:
@@ -185,6 +187,7 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
         sources: sources of their unsent columns.
         kept: indices of the wanted changes.
         chosen: which of these to complete.
+        mark: what then precedes the names of completed columns in `unchanged`; without it they are removed from there.
     """
     columns = {name: taken(column, kept) for name, column in arrays.columns.items()}
     unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
@@ -196,6 +199,8 @@ def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kep
                 pa.array(known), single_array(arrays.columns[name]).take(pa.array(source)), columns[name]
             )
             unsent[name] = unsent[name] & ~known
+            if mark:
+                unsent[mark + name] = known
     kind = table.schema.field("after").type
     present = pa.array(~arrays.puts[kept])
     after = pa.StructArray.from_arrays([single_array(c) for c in columns.values()], fields=list(kind), mask=present)

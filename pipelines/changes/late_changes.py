@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.change_arrays import COMPLETED, ChangeArrays, UnsentSources, with_sent
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from nevermore.pipelines.changes.change_run import Changes
 from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched, num_to_truncate
@@ -17,7 +17,7 @@ from nevermore.pipelines.decode.batches import in_row_type
 from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.row_shape import member, without_extensions
+from nevermore.pipelines.iceberg.row_shape import member, single_array, with_columns, without_extensions
 from nevermore.scan_core import Scan, col
 
 
@@ -37,7 +37,7 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
     arrays = ChangeArrays(both, key)
     sources = UnsentSources(arrays, truncated=False)
     own = np.arange(earlier.num_rows, both.num_rows)
-    return with_sent(changes, arrays, sources, own, chosen=sources.alive[own])
+    return with_sent(changes, arrays, sources, own, chosen=sources.alive[own], mark=COMPLETED)
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -75,9 +75,11 @@ def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncate
 
 
 def _like(changes: pa.Table, logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows of a log in the schema of changes, with their ordinals."""
+    """Rows of a log in the schema of changes, with their ordinals; what late changes took from the log counts as not sent."""
     rows = in_row_type(in_change_schema(logged, key), changes.schema.field("after").type, key)
-    return rows.append_column(ORDINAL, logged.column(ORDINAL))
+    lists = single_array(rows.column("unchanged"))
+    unsent = pa.ListArray.from_arrays(lists.offsets, pc.utf8_ltrim(lists.values, COMPLETED), type=lists.type)
+    return with_columns(rows, {"unchanged": unsent}).append_column(ORDINAL, logged.column(ORDINAL))
 
 
 def with_later_changes(
