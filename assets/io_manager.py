@@ -55,9 +55,10 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
             scan = scan.where(where)
         if context.has_asset_partitions:
             scan = scan.where(_partitions(context, name, metadata))
-        elif "partition_expr" in metadata and (step := context.step_context).has_partitions:  # such as a mirror
+        # a table without partitions, such as a mirror, in a step that has some
+        elif "partition_expr" in metadata and (step := context._step_context) and step.entity_partitions_def:  # noqa: SLF001
             of_step = dg.build_input_context(
-                asset_partitions_def=step.run_partitions_def,
+                asset_partitions_def=step.entity_partitions_def,
                 asset_partition_key_range=step.partition_key_range,
                 instance=context.instance,
             )

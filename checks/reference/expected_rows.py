@@ -250,13 +250,16 @@ def _sent_rows(connection: duckdb.DuckDBPyConnection, log: str, columns: Sequenc
 
 _PLACED = """
 CREATE OR REPLACE TABLE placed AS
-    SELECT * REPLACE (row_number() OVER (ORDER BY source_order NULLS FIRST, ordinal) AS ordinal) FROM (
-        SELECT * FROM {log} QUALIFY ordinal = min(ordinal) OVER (PARTITION BY source_file, source_offset, source_order, op, key, ingested_at)
+    SELECT * EXCLUDE (ordinal, block), row_number() OVER (ORDER BY source_order NULLS FIRST, ordinal) AS ordinal FROM (
+        SELECT * FROM (
+            SELECT *, ordinal - row_number() OVER (PARTITION BY source_file, source_offset, source_order ORDER BY ordinal) AS block FROM {log}
+        ) QUALIFY block = min(block) OVER (PARTITION BY source_file, source_offset, source_order, op, key, ingested_at)
     )
 """
 _VERSIONS = """
 CREATE OR REPLACE TABLE begins AS
-    SELECT {new} AS k, ordinal, op, {at} AS made, op <> 'u' OR {old} IS DISTINCT FROM {new} AS is_other, coalesce(unchanged, []) AS unsent
+    SELECT {new} AS k, ordinal, op, {at} AS made, op <> 'u' OR {old} IS DISTINCT FROM {new} AS is_other,
+        list_transform(coalesce(unchanged, []), lambda name: replace(name, chr(0), '')) AS unsent
     FROM {log} WHERE op NOT IN ('d', 't');
 CREATE OR REPLACE TABLE removals AS
     SELECT {old} AS k, ordinal, {at} AS made FROM {log} WHERE op = 'd' OR (op = 'u' AND {old} IS DISTINCT FROM {new});

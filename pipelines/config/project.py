@@ -453,7 +453,7 @@ def adding_table(config: Config, name: str, entry: Mapping[str, Any]) -> Iterato
                 before = file.read_text(encoding="utf-8")
                 config = parse(before, path)
                 if name not in config.tables:
-                    whole = opened.enter_context(whole_file(file, file.stat().st_mode))
+                    whole = opened.enter_context(whole_file(file, None))
                     after = ConfigDocument.of(before, path).inserted(before, "tables", text)
                     config = parse(after, path)
                     whole.write(after.encode())
@@ -580,14 +580,12 @@ class _Schema(GenerateJsonSchema):
 
 def write_config(path: Path, text: str) -> None:
     """Write a config, and next to it the schema with which editors complete and check it."""
-    schema = json.dumps(json_schema(), indent=1)
+    path = path.resolve()
     # the config last: without it, the command that could not write it can be run again
-    for file, content in (
-        (path.with_name(SCHEMA), schema),
-        (path, f"# yaml-language-server: $schema={SCHEMA}\n{text}"),
-    ):
-        with whole_file(file, 0o666) as sink:
-            sink.write(content.encode())
+    with whole_file(path.with_name(SCHEMA), None) as sink:
+        sink.write(json.dumps(json_schema(), indent=1).encode())
+    with whole_file(path, None) as sink:
+        sink.write(f"# yaml-language-server: $schema={SCHEMA}\n{text}".encode())
 
 
 def json_schema() -> dict[str, Any]:

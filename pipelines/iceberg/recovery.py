@@ -5,7 +5,7 @@
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,11 +116,10 @@ class _Found:
         """Write the metadata of a moved table, and point the catalog to it."""
         result = self.result
         if result.action == "moved here":
-            before = {*self.move.folder.rglob("*")}
             try:
                 result = replace(result, metadata=str(self.move.write_copy(self.document, self.version + 1)))
-            except BaseException:  # a full disk must get no fuller; nothing else writes here before the table has moved
-                for file in {*self.move.folder.rglob("*")} - before:
+            except BaseException:  # a full disk must get no fuller
+                for file in self.move.folder.rglob(f"*{self.move.mark}*"):
                     file.unlink()
                 raise
         if result.action != "unchanged":
@@ -184,6 +183,8 @@ class _Move:
 
     location: str
     folder: Path
+    mark: uuid.UUID = field(default_factory=uuid.uuid4)
+    """In the names of all files that it writes, and of no others."""
 
     def check_files(self, document: Mapping[str, Any]) -> None:
         """Refuse a metadata file whose current snapshot names missing files.
@@ -224,7 +225,7 @@ class _Move:
         for snapshot, old in zip(moved.get("snapshots", ()), document.get("snapshots", ()), strict=True):
             if "manifest-list" in old:
                 snapshot["manifest-list"] = self._write_list(old["manifest-list"], written, positions)
-        target = self.folder / "metadata" / f"{version:05d}-{uuid.uuid4()}.metadata.json"
+        target = self.folder / "metadata" / f"{version:05d}-{self.mark}.metadata.json"
         target.write_bytes(orjson.dumps(moved))
         return target
 
@@ -260,7 +261,7 @@ class _Move:
         names = [self._moved(path) for path in paths.dictionary.to_pylist()]
         column = pa.DictionaryArray.from_arrays(paths.indices, pa.array(names, pa.string())).cast(pa.string())
         rows = rows.set_column(number, rows.schema.field(number).with_type(pa.string()), column)
-        target = source.with_name(f"{uuid.uuid4()}-moved-deletes.parquet")
+        target = source.with_name(f"{uuid.uuid4()}-{self.mark}-deletes.parquet")
         pq.write_table(rows, target, compression="zstd", write_page_index=True, store_schema=False)
         written: Record = {"file_path": f"file://{target}", "file_size_in_bytes": target.stat().st_size}
         for bounds, of in (("lower_bounds", min), ("upper_bounds", max)):
@@ -304,6 +305,6 @@ class _Move:
     def _write(self, old: AvroFile, rows: list[Record]) -> tuple[str, int]:
         """Write rows to an Avro file with the same schema and header; return its location and size."""
         data = write_avro(old.schema, rows, old.metadata)
-        path = self.folder / "metadata" / f"{uuid.uuid4()}-moved.avro"
+        path = self.folder / "metadata" / f"{uuid.uuid4()}-{self.mark}.avro"
         path.write_bytes(data)
         return f"file://{path}", len(data)

@@ -395,7 +395,7 @@ class _Batch:
             return
         columns = [f.name for f in mirror.schema().fields]
         scan = open_current(mirror).scan().where(where)
-        if table.config.soft_delete and DELETED in columns:  # otherwise it is a column of the user
+        if DELETED in columns and DELETED not in table.known_types:  # otherwise it is a column of the user
             columns.remove(DELETED)
             scan = scan.where(f"not coalesce({DELETED}, false)")
         scan = scan.select(columns)

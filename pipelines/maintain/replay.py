@@ -185,7 +185,11 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     except ValueError as error:
         raise ConfigError(f"--{side} {text!r} is neither an ordinal nor an ISO time") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return log.last_before(moment) + 1 if side == "from" else log.last_before(moment + timedelta(microseconds=1))
+    return (
+        log.last_before(moment) + 1
+        if side == "from"
+        else log.last_before(moment + timedelta(microseconds=moment.year < 9999))
+    )
 
 
 STAGING_SUFFIX = "__resync"
@@ -411,8 +415,7 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
             rows = removals.table.set_column(1, removals.table.schema.field("key"), gone.to_struct_array())
             table.add(replace(removals, table=rows), Rejected.none(), position, BatchEnd.WITHIN_TRANSACTION)
             num_removed += gone.num_rows
-    end = replace(known, load=load).to_json()
-    table.add(table.changes_of(""), Rejected.none(), end, BatchEnd.TRANSACTION)
+    table.add(table.changes_of(""), Rejected.none(), replace(known, load=load).to_json(), BatchEnd.TRANSACTION)
     table.flush()
     report, num_rows = table.report, table.report.events["r"]
     return Resynced(table.name, num_rows + num_removed, num_rows, report.snapshot_id, report.quarantined)

@@ -76,7 +76,7 @@ MARGIN_NS = 3600 * 1_000_000_000
 DISTINCT_BYTES = 1024
 """Shorter prefixes may be equal by chance, so such a file is not taken for a renamed one if others were read since."""
 
-_DIGITS = re.compile(r"(?<!\d)(?!(?<=\+)\d+\+\d|\d+\D0\d{9})\d+")
+_DIGITS = re.compile(r"(?<!\d)(?!(?<=\+)\d+\+\d|(?<!\d\D)(?:0|[1-9]\d{0,4})\D0\d{9})\d+")
 """The numbers of a name, but for that of a Kafka partition before an offset: `topic+0+12`, `topic-0-0000000012`."""
 _SHOWN = 3
 """Files that a warning names."""

@@ -23,7 +23,7 @@ from nevermore.scan_core.io.files import read_bytes, refuse_moved
 from nevermore.scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
 from nevermore.scan_core.keys.columns import BytesColumn
 from nevermore.scan_core.keys.equality_index import EqualityIndex, covers_rest, find_deleted, fixed_value, threshold_of
-from nevermore.scan_core.keys.lookup import SIGN_BIT, FactoredIndex, HashedIndex, KeySummary
+from nevermore.scan_core.keys.lookup import SIGN_BIT, DenseIndex, FactoredIndex, HashedIndex, KeySummary
 from nevermore.scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanMetrics, ScanOptions
 from nevermore.scan_core.model.snapshot import DataFile, DeleteFile
@@ -253,6 +253,15 @@ def _split_by_path(paths: pa.Array, positions: pa.Array) -> list[tuple[str, np.n
 MAX_VALUES = 256
 """Maximum number of values: looking up more in a Bloom filter takes longer than probing a row group."""
 _MAX_STORED = 4_096
+_MAX_SLOTS = 1 << 20
+
+
+def _of_table(index: DenseIndex, lower: int, upper: int, threshold: int) -> list[Any] | None:
+    begin, end = max(lower - index.lower, 0), min(upper - index.lower + 1, len(index.ranks) - 1)
+    if end - begin > _MAX_SLOTS:
+        return None
+    places = np.flatnonzero(index.ranks[begin : max(end, begin)] > threshold)
+    return (places + (index.lower + begin)).tolist() if len(places) <= MAX_VALUES else None
 
 
 def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None:
@@ -329,14 +338,20 @@ class EqualityFilter:
         index, summary = self.index, self.index.summaries[column]
         if statistics is None or (summary.has_null and statistics.null_count != 0):
             return None
+        place: int | None = column
+        if isinstance(index, FactoredIndex):
+            constants = dict(index.constants)
+            place = None if column in constants else column - sum(c < column for c in constants)
+            index = index.rest
         lower, upper, kind = statistics.lower, statistics.upper, summary.kind
-        if (
-            isinstance(lower, int)
-            and isinstance(upper, int)
-            and (pa.types.is_integer(kind) or pa.types.is_temporal(kind))
-        ):
+        is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+        if isinstance(lower, int) and isinstance(upper, int) and is_number:
+            if isinstance(index, DenseIndex) and place is not None:
+                return _of_table(index, lower, upper, self.threshold)
             return _of_summary(summary, lower, upper)
-        if isinstance(index, HashedIndex) and index.columns and isinstance(found := index.columns[column], BytesColumn):
+        if place is None or not isinstance(index, HashedIndex) or not index.columns:
+            return None
+        if isinstance(found := index.columns[place], BytesColumn):
             return _of_strings(found, kind, lower, upper)
         return None
 

@@ -370,8 +370,12 @@ def trusted_content(path: Path) -> bytes | None:
 
 
 @contextmanager
-def whole_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file at a path that a user named, which appears at once and whole; `mode` as the umask allows.
+def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
+    """A file at a path that a user named, which appears at once and whole.
+
+    Args:
+        path: of the file; a symbolic link is replaced, not followed.
+        mode: as the umask allows; None for that of the file that is replaced.
 
     Raises:
         OSError: it cannot be written.
@@ -380,7 +384,10 @@ def whole_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-            os.fchmod(file.fileno(), mode & ~_umask())
+            if mode is None and path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            else:
+                os.fchmod(file.fileno(), (mode or 0o666) & ~_umask())
         Path(unfinished).replace(path)
     except BaseException:
         Path(unfinished).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import math
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -153,16 +153,23 @@ def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType
 
 
 def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
-    """One bucket that holds all keys of parts of one column: those of a spilled index are many, and leave few gaps."""
-    has_null = any(p.has_null for p in parts)
-    spans = [(p.base, p.shift, p.buckets) for p in parts if p.buckets is None or len(p.buckets)]
-    if not spans:
-        return replace(parts[0], has_null=has_null)
-    if any(buckets is None for _, _, buckets in spans):
-        return KeySummary(parts[0].kind, has_null, 0, 0, None)
-    base = min(first for first, _, _ in spans)
-    end = max(first + ((int(buckets[-1]) + 1) << shift) for first, shift, buckets in spans if buckets is not None)
-    return KeySummary(parts[0].kind, has_null, base, (end - base).bit_length(), np.zeros(1, np.uint64))
+    """The summary of all keys of parts of one column; coarser than any of them."""
+    kind, has_null = parts[0].kind, any(p.has_null for p in parts)
+    filled = [p for p in parts if p.buckets is None or len(p.buckets)]
+    if any(p.buckets is None for p in filled):
+        return KeySummary(kind, has_null, 0, 0, None)
+    if not filled:
+        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
+    spans = [(p, p.buckets) for p in filled if p.buckets is not None]
+    base = min(p.base for p, _ in spans)
+    top = max(p.base + (int(b[-1]) << p.shift) for p, b in spans)
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), *(p.shift for p, _ in spans), 0)
+    occupied = np.zeros(((top - base) >> shift) + 2, np.bool_)
+    for part, buckets in spans:
+        first = ((buckets << np.uint64(part.shift)) + np.uint64(part.base - base)) >> np.uint64(shift)
+        occupied[first.view(np.int64)] = True
+        occupied[first.view(np.int64) + 1] = True  # a bucket of a part may reach into the next one of the whole
+    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
 
 
 def summarise_table(

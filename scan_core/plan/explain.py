@@ -6,29 +6,38 @@ It shows what is read, what was left out and why, and which deletes, indexes and
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nevermore.scan_core.bitmaps.answers import Answer, Answers, Choice, answer_conjuncts, leaves
-from nevermore.scan_core.expr.bound import BoundExpr
+from nevermore.scan_core.bitmaps.column_index import is_indexable
+from nevermore.scan_core.expr.bound import BoundExpr, Column, Member, walk
 from nevermore.scan_core.expr.coercion import literal_text
-from nevermore.scan_core.expr.nodes import bound_text, leaf_ids
+from nevermore.scan_core.expr.kernels import judge
+from nevermore.scan_core.expr.nodes import bound_text
 from nevermore.scan_core.io.location import size_text
 from nevermore.scan_core.joins.column_keys import KeyRanges
 from nevermore.scan_core.joins.key_set import KeyLookup, KeySet
 from nevermore.scan_core.joins.request import FilterDecision, RuntimeFilter
+from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.model.html import Bar, Html, bars, details, facts, grid, section
 from nevermore.scan_core.model.options import ScanMetrics
-from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Type
+from nevermore.scan_core.model.schema import ListType, NestedField, PrimitiveType, Type
 from nevermore.scan_core.model.snapshot import PartitionSpec, Snapshot
 from nevermore.scan_core.model.transforms import partition_types, partition_value
 from nevermore.scan_core.plan.delete_index import DeleteFileIndex
 from nevermore.scan_core.plan.file_pruner import PlanTrace, Pruned, total
-from nevermore.scan_core.prune.verdicts import Level
-from nevermore.scan_core.read.predicate import late_filters
+from nevermore.scan_core.prune.verdicts import Level, Match
+from nevermore.scan_core.read.predicate import Conjunct
+from nevermore.scan_core.read.projection import FromFile, LazyColumns
+from nevermore.scan_core.read.restriction import Adaptivity, values_of
+from nevermore.scan_core.read.task import Scan, Select, open_task
+from nevermore.scan_core.rows.selection import All, to_mask
 from nevermore.scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -198,25 +207,64 @@ def _short(path: str) -> str:
     return path.rpartition("/")[2] or path
 
 
-_MIN_REMOVED_SHARE = 0.25
-"""Of the rows that filters on a column judged; fewer are removed by reading values about as fast."""
+_MIN_ROWS = 10_000
+"""Fewer rows are filtered in less time than an index is opened."""
+_MAX_DISTINCT = 10_000
+_MIN_SAVED = 0.25
+"""Share of the rows that an index would exclude before values are read."""
 
 
 def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
-    """Columns without an index whose filters, as earlier scans counted, removed many rows only after their values were read."""
+    """Columns without an index whose values must be read for the filter, although few distinct ones of them decide.
+
+    Judged by one row group, of those that statistics do not exclude, of the largest file without such an index.
+    """
     if context.predicate is None or not context.options.switches.use_bitmap_indexes:
         return
-    filtered = {field_id for conjunct in context.predicate.conjuncts for field_id in leaf_ids(conjunct)}
-    indexed = {blob.field_id for task in tasks[:_MAX_FILES] for blob in task.bitmap_indexes}
-    for late in late_filters(context.table):
-        share = late.removed / late.rows
-        if late.field_id not in filtered - indexed or share < _MIN_REMOVED_SHARE:
-            continue
-        name = ".".join(f.name for f in context.field_paths[late.field_id])
-        yield (
-            f"  index that would help: a bitmap index of {name} (`nevermore index TABLE --columns {name}`): earlier scans read "
-            f"{late.rows:,} of its values for filters, which removed {share:.0%} of the rows"
-        )
+    if sum(task.data_file.record_count for task in tasks) < _MIN_ROWS:
+        return
+    largest = max(tasks, key=lambda task: task.data_file.record_count)
+    plain = largest.with_deletes()
+    reading = replace(context, runtime_filters=(), sample=None)
+    try:
+        with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
+            columns, plan = next(reader.row_groups(), (None, Scan()))
+            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _max_bytes(context):
+                return
+            for step in plan.restrictions:
+                if type(step) is Conjunct:
+                    yield from _missing_index(step, columns, context)
+    except ScanError:
+        return  # reading the rows reports it
+
+
+def _max_bytes(context: ScanContext) -> int:
+    return context.options.memory_limit_bytes // 4
+
+
+def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContext) -> Iterator[str]:
+    group = columns.row_group
+    kinds = {n.type for n in walk(conjunct.expr) if isinstance(n, Column | Member)}
+    if len(conjunct.columns) != 1 or len(kinds) != 1 or not is_indexable(next(iter(kinds))):
+        return
+    ((field_id, source),) = conjunct.columns.items()
+    if not isinstance(source, FromFile) or isinstance(next(iter(kinds)), ListType):
+        return
+    values = values_of(source, columns, All(group.num_rows))
+    num_distinct = pc.count_distinct(
+        values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    ).as_py()
+    possible = to_mask(conjunct.pages(group).rows(Match.MAYBE, Match.ALWAYS))
+    passed = int((judge(conjunct.expr, {field_id: values}, group.num_rows).passed & possible).sum())
+    saved = (int(possible.sum()) - passed) / max(group.num_rows, 1)
+    if num_distinct > _MAX_DISTINCT or saved < _MIN_SAVED:
+        return
+    name = ".".join(f.name for f in context.field_paths[field_id])
+    yield (
+        f"  index that would help: a bitmap index of {name} (`nevermore index TABLE --columns {name}`) excludes "
+        f"{saved:.0%} of the rows of a row group by {bound_text(conjunct.expr)} before values are read; statistics exclude "
+        f"{1 - possible.mean():.0%} of them, and {name} has {_count(num_distinct, 'distinct value')} there"
+    )
 
 
 _MAX_FILES = 16

@@ -207,6 +207,28 @@ def test_a_partition_reads_its_rows_of_a_table_without_partitions(
     assert sorted(found) == ids
 
 
+def test_a_step_without_partitions_reads_all_rows_in_a_run_with_some(path: str) -> None:
+    open_project(path).upsert("shop.sales", SALES)
+    found: dict[str, int] = {}
+    key = dg.AssetKey(["mirror", "shop", "sales"])
+    ins = {"sales": dg.AssetIn(key=key, metadata={"partition_expr": "day"})}
+
+    @dg.asset(ins=ins, partitions_def=DAYS)
+    def of_a_day(sales: pa.Table) -> None:
+        found["day"] = sales.num_rows
+
+    @dg.asset(ins=ins)
+    def whole(sales: pa.Table) -> None:
+        found["whole"] = sales.num_rows
+
+    sales = dg.AssetSpec(key, metadata={"partition_expr": "day"})
+    assert run(path, sales, of_a_day, whole, partition_key="2026-11-28").success
+    assert found == {"day": 3, "whole": 6}
+    definitions = dg.Definitions([sales], resources={"io_manager": NevermoreIOManager(config_path=path)})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert definitions.load_asset_value(key, instance=instance).num_rows == 6
+
+
 def test_partitions_that_no_filter_can_find_are_refused(path: str) -> None:
     for partitions, metadata, message in (
         (DAYS, {}, "metadata of the asset"),

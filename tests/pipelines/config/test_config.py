@@ -414,6 +414,17 @@ def test_a_config_that_finds_no_room_is_whole_or_the_former_one(
     assert path.read_text().endswith(TEMPLATE)
 
 
+def test_a_config_that_is_written_again_stays_where_a_link_points_with_its_rights(tmp_path: Path) -> None:
+    kept = tmp_path / "kept" / "shop.yaml"
+    kept.parent.mkdir()
+    kept.touch(0o600)
+    path = tmp_path / "nevermore.yaml"
+    path.symlink_to(kept)
+    write_config(path, TEMPLATE)
+    assert (path.readlink(), kept.stat().st_mode & 0o777) == (kept, 0o600)
+    assert kept.read_text().endswith(TEMPLATE)
+
+
 def _fail_at(path: Path, descriptor: int, _: int) -> None:
     if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(f".{path.name}."):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -284,6 +284,7 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
     def half_a_file(path: Path, data: bytes) -> int:
         if not fails():
             return write_bytes(path, data)
+        (copy.folder / "warehouse" / f"of others {number}").mkdir()
         write_bytes(path, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -295,7 +296,8 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
     monkeypatch.setattr(Path, "write_bytes", half_a_file)
     monkeypatch.setattr(pq, "write_table", no_table)
     for number in range(6):  # a table has more files to write
-        before, left = {*copy.folder.rglob("*")}, number
+        left = number
+        before = {*copy.folder.rglob("*"), copy.folder / "warehouse" / f"of others {number}"}
         with pytest.raises(SystemExit) as end:
             main(["recover", "shop.p", "--config", str(copy.config_path)])
         assert end.value.code == 1

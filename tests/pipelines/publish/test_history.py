@@ -182,6 +182,43 @@ def test_versions_are_in_the_order_of_events_that_arrive_late(tmp_path: Path, de
         assert len(found) == len(wanted)
 
 
+def test_event_with_several_changes_of_a_key_has_several_versions_also_when_its_copies_follow(tmp_path: Path) -> None:
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "canal-json"}
+    config = config_of(tmp_path, source=source, order_by=["es"])
+
+    def canal(es: int, kind: str, *names: str) -> dict[str, Any]:
+        rows = [{"id": "1", "part": "a", "name": name} for name in names]
+        types = {"id": "int", "part": "varchar(9)", "name": "varchar(9)"}
+        head = {"database": "shop", "table": "products", "isDdl": False, "pkNames": ["id", "part"], "mysqlType": types}
+        return head | {"type": kind, "es": es, "ts": es, "data": rows, "old": [{"name": ""}] * len(rows)}
+
+    for number, event in enumerate(
+        (canal(1000, "INSERT", "a"), canal(9000, "UPDATE", "b", "c"), canal(5000, "UPDATE", "late"))
+    ):
+        land_lines(tmp_path, number, event)
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+    names = [row[2] for row in sorted(published(config), key=lambda row: (row[5], row[7]))]
+    assert names == ["a", "late", "b", "c"]
+
+
+def test_versions_take_what_was_not_sent_from_the_change_before_however_late_it_came(tmp_path: Path) -> None:
+    config = config_of(tmp_path, order_by=["source.ts_ms"])
+
+    def change(at: int, name: str) -> dict[str, Any]:
+        row = {"id": 1, "part": "a", "name": name}
+        source = {"db": "shop", "table": "products", "ts_ms": at * 1000}
+        return {"op": "c" if at == 1 else "u", "before": None if at == 1 else row, "after": row, "source": source}
+
+    unsent = "__debezium_unavailable_value"
+    for number, events in enumerate(([(1, "A"), (9, unsent)], [(5, unsent)], [(3, "B")])):
+        land_lines(tmp_path, number, *(change(*event) for event in events))
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+    found = sorted(published(config), key=lambda row: row[5])
+    assert [row[2] for row in found] == ["A", "B", "B", "B"]
+
+
 def land_lines(folder: Path, number: int, *events: dict[str, Any]) -> None:
     source = {"db": "shop", "table": "products", "ts_ms": 1_000_000 + number * 1000}
     lines = [json.dumps({"ts_ms": source["ts_ms"], "source": source, "before": None, **event}) for event in events]
