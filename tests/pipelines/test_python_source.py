@@ -40,6 +40,7 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.ingest.python_source import MAX_KNOWN, BatchPosition
 from nevermore.pipelines.maintain.compact import CompactSettings, compact
+from nevermore.pipelines.maintain.replay import resync
 from nevermore.pipelines.mirrors.mirror import Mirror
 from nevermore.pipelines.spark.ingest import check_found
 from nevermore.scan_core import EvaluationError, MissingPackageError, PredicateError
@@ -501,6 +502,15 @@ def test_a_column_of_the_user_is_no_mark_of_deleted_rows(project: Project, flag:
     assert project.replace(NAME, rows[:2], where="true").events == {"d": 1}
     project.delete(NAME, rows[:1])
     assert rows_of(project) == rows[1:2]
+
+
+def test_the_mark_of_a_table_that_had_soft_delete_does_not_enter_its_log(tmp_path: Path) -> None:
+    project_in(tmp_path, soft_delete=True).upsert(NAME, ROWS)
+    project = project_in(tmp_path)
+    resync(open_catalog(project.config), project.config, NAME)
+    assert project.replace(NAME, ROWS[:1], where="true").events == {"d": 1}
+    assert project.upsert(NAME, ROWS).error is None
+    assert [row["id"] for row in rows_of(project)] == [1, 2]
 
 
 NOT_REPLACED = {
