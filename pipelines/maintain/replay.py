@@ -385,7 +385,7 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
             yield pa.table(each).select(key).cast(kind).append_column("", pa.repeat(is_mirror, each.num_rows))
 
     def keys() -> Iterator[pa.Table]:
-        """Those that the database has, of which the rows are added to the table, then those that the mirror has."""
+        """Keys of the rows loaded from the database, which are added to the table, then keys of the mirror's rows."""
         nonlocal decided, load
         for batch in live.load(settings, source, known.to_json(), feed.read_bytes, ranges):
             decoded = decode(batch.raw, feed.config([table], decided))

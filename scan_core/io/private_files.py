@@ -375,7 +375,7 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
 
     Args:
         path: of the file; a symbolic link is replaced, not followed.
-        mode: as the umask allows; None for that of the file that is replaced.
+        mode: as the umask allows; None keeps the mode of a file that is replaced, and gives 0o666 to a new one.
 
     Raises:
         OSError: it cannot be written.
