@@ -20,7 +20,6 @@ from nevermore.scan_core.metadata.bulk_manifests import ManifestFiles
 from nevermore.scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from nevermore.scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
 from nevermore.scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
-from nevermore.scan_core.model.html import Html, fragment, page
 from nevermore.scan_core.model.options import ScanMetrics, ScanOptions
 from nevermore.scan_core.model.running import awaited, check_running, current
 from nevermore.scan_core.model.schema import (
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from nevermore.scan_core.expr.bound import BoundExpr
     from nevermore.scan_core.expr.nodes import BoundPredicate, Expr
     from nevermore.scan_core.joins.column_keys import KeyField
+    from nevermore.scan_core.model.html import Html
     from nevermore.scan_core.plan.runtime_pruning import PlanFilters
 
 
@@ -242,12 +242,16 @@ class ScanPlan:
 
     def to_html(self) -> str:
         """The same as a page of HTML that loads nothing: bytes, files, what excluded them, and their deletes."""
+        from nevermore.scan_core.model.html import page
+
         return page(f"Plan of a scan of {self.context.table}", *self._drawn())
 
     def _repr_html_(self) -> str:
+        from nevermore.scan_core.model.html import fragment
+
         return fragment(*self._drawn())
 
-    def _drawn(self) -> Iterator[Html]:
+    def _drawn(self) -> "Iterator[Html]":
         from nevermore.scan_core.plan.explain import draw_plan
 
         return draw_plan(self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, text=self.explain())

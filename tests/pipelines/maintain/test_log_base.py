@@ -466,7 +466,7 @@ def test_there_is_no_way_back_behind_an_erasure_though_the_log_has_all_later_cha
     erase(open_catalog(config), config, NAME, "id = 1", is_dry=False)
     older, *_ = (s.snapshot_id for s in project.table(NAME).metadata.snapshots)
     rows = project.rows()
-    with pytest.raises(PositionLostError, match="ordinal 4"):
+    with pytest.raises(PositionLostError, match="up to 4"):
         roll_back(open_catalog(config), config, NAME, snapshot_id=older, before=None)
     assert project.run().exit_code == 0
     assert project.rows() == rows
