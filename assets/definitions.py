@@ -10,10 +10,10 @@ from pydantic import Field
 
 from nevermore.assets.jobs import (
     CHECK_JOB,
+    INGEST_JOB,
     check_job,
     compact_job,
     executor_of,
-    ingest_job,
     jobs_by_time,
     publish_schedules,
     retention_job,
@@ -22,17 +22,25 @@ from nevermore.assets.jobs import (
     schedule,
 )
 from nevermore.assets.metadata import UNCHANGED, change_log_metadata, labels, mirror_metadata, news_of
-from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
+from nevermore.assets.project import (
+    NevermoreResource,
+    change_log_key,
+    mirror_key,
+    own_key,
+    published_key,
+    rows_key,
+    table_pool,
+)
 from nevermore.assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from nevermore.assets.sensors import alert_sensors, new_events_sensor, outside_sensor
 from nevermore.checks.asset_checks import fail, mirror_asset_checks, published_asset_checks, source_asset_checks
 from nevermore.pipelines.config.document import CONFIG_VARIABLE, find_config
 from nevermore.pipelines.config.project import Config, change_log_name, load, quarantine_name
-from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError, PipelineError
 from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once, sources
-from nevermore.pipelines.ingest.report import IngestReport, TableReport
+from nevermore.pipelines.ingest.report import IngestReport
 from nevermore.pipelines.maintain.replay import replay
 
 
@@ -51,31 +59,35 @@ def require_success(context: dg.OpExecutionContext, report: IngestReport) -> Non
         return
     message = "; ".join(f"{table.table}: {table.error}" for table in failed)
     if all(table.may_retry for table in failed):
-        retry(context, message)
+        retry(context, PipelineError(message))
     fail(context, message)
 
 
 def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:
     """The change logs of the tables of one source. Each run appends everything new, in order, and nothing twice."""
     names = {change_log_key(table): table for table in tables}
-    source = config.tables[tables[0]].source
+    source, own = config.tables[tables[0]].source, own_key(config, tables[0])
+    specs = [
+        dg.AssetSpec(
+            key,
+            deps=[own] if own else [],
+            skippable=True,
+            **labels(
+                config,
+                table,
+                "change_log",
+                change_log_name(table),
+                f"Every decoded change of {table}, append-only, from {source.title}.",
+            ),
+        ).merge_attributes(metadata={"source": source.title, "quarantine": quarantine_name(table)})
+        for key, table in names.items()
+    ]
+    if own:  # whose runs write the logs
+        return dg.AssetsDefinition(specs=specs)
 
     @dg.multi_asset(
         name="change_logs_of_" + "_and_".join(key.path[-1] for key in names),
-        specs=[
-            dg.AssetSpec(
-                key,
-                skippable=True,
-                **labels(
-                    config,
-                    table,
-                    "change_log",
-                    change_log_name(table),
-                    f"Every decoded change of {table}, append-only, from {source.title}.",
-                ),
-            ).merge_attributes(metadata={"source": source.title, "quarantine": quarantine_name(table)})
-            for key, table in names.items()
-        ],
+        specs=specs,
         can_subset=True,
         pool=table_pool(tables[0]),
     )
@@ -84,11 +96,10 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
         current = project.config()
         step = context.op_execution_context
 
-        def say(done: TableReport) -> None:
-            context.log.info("%s: committed", done.table)
-
         with retry_if_transient(step):
-            report = run_once(current, say, selected, log_only=True)
+            report = run_once(
+                current, lambda done: context.log.info("%s: committed", done.table), selected, log_only=True
+            )
         for warning in report.warnings:
             context.log.warning(warning)
         for table in report.tables:
@@ -113,11 +124,6 @@ class ReplayRequest(dg.Config):
     replay_from: str | None = Field(default=None, description="First change: its ordinal, or its time of ingestion.")
     replay_to: str | None = Field(default=None, description="Last change: its ordinal, or its time of ingestion.")
 
-    @property
-    def is_given(self) -> bool:
-        """Whether a range was given; a range without a start or an end has all changes before or after it."""
-        return self.replay_from is not None or self.replay_to is not None
-
 
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     """The mirror of one table. Each run applies the changes in its change log that the mirror does not have yet."""
@@ -134,14 +140,11 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
         require_success(step, report)
         (found,) = report.tables
         replayed = {}
-        if config.is_given:
+        if config.replay_from or config.replay_to:
             with retry_if_transient(step):
                 done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
             found.snapshot_id = done.snapshot_id
             replayed = {"replayed changes": done.num_changes, "replayed": f"changes {done.first:,} to {done.last:,}"}
-        context.log.info(
-            "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
-        )
         version = news_of(current, table, mirror_key(table), context.instance)
         metadata = UNCHANGED if version is None else mirror_metadata(current, found) | replayed
         return dg.MaterializeResult(metadata=metadata, data_version=version)
@@ -163,18 +166,26 @@ def project_definitions(config: Config, *, spark_master: str | None = None) -> d
     """Assets, checks, jobs and schedules of one project, with the tables found so far for its patterns."""
     config = expanded(config).model_copy(update={"patterns": {}})
     refresh = publish_job(config)
-    assets = [
+    filled = [
         *(change_log_assets(tables, config) for tables in sources(config)),
-        *(mirror_asset(table, config) for table in config.tables),
+        *(mirror_asset(table, config) for table in config.tables if not own_key(config, table)),
+    ]
+    assets = [
+        *filled,
         *(published_asset(name, config, partitions_of(name, config.published)) for name in config.published),
     ]
-    mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
+    mirror_checks = [mirror_asset_checks(table, rows_key(config, table), config) for table in config.tables]
     made = (published_asset_checks(name, published_key(name), config) for name in config.published)
     all_checks = [*mirror_checks, *filter(None, made)]
     check_all = check_job(all_checks, CHECK_JOB, "their change logs and files")
     of_source = [*chain(*(source_asset_checks(table, mirror_key(table), config) for table in config.tables))]
     compare = [check_job(of_source, "source_check_job", "the databases that they are read from")] if of_source else []
-    ingest = ingest_job(of_source)
+    ingest = dg.define_asset_job(
+        INGEST_JOB,
+        selection=dg.AssetSelection.assets(*(made for made in filled if made.is_executable))
+        - dg.AssetSelection.checks(*of_source),
+        description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
+    )
     compact_all = compact_job([*config.tables])
     return dg.Definitions(
         assets=assets,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
 
 import dagster as dg
 import pyarrow.compute as pc
@@ -143,11 +142,6 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
     return path
 
 
-Counts = dict[str, Counter[str]]
-_RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
-_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-
-
 @dataclass(frozen=True, slots=True)
 class Story:
     """A check that failed during the demo, and how it was mended.
@@ -186,7 +180,7 @@ class DemoReport:
         story: the check that failed in between; None if nothing was simulated.
     """
 
-    simulated: Counts = field(default_factory=dict)
+    simulated: dict[str, Counter[str]] = field(default_factory=dict)
     has_news: bool = False
     rows_alive: dict[str, int] = field(default_factory=dict)
     days: list[str] = field(default_factory=list)
@@ -249,7 +243,10 @@ def run_demo(
         report.days = _days_to_publish(config, instance, report)
         if report.days:
             say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
-            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
+            tags = {
+                "dagster/asset_partition_range_start": report.days[0],
+                "dagster/asset_partition_range_end": report.days[-1],
+            }
             _add_checks(_run(jobs, instance, DAILY_JOB, tags), report)
     for name in config.tables:
         report.rows_alive[name] = open_table(find_table(open_catalog(config), name)).scan().count()
@@ -276,8 +273,9 @@ def _run(
         target, location_name=project_name(Path(instance.root_directory).parent)
     )
     repository = RemoteRepositoryOrigin(location, jobs.get_repository_def().name)
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     run = instance.create_run_for_job(
-        job_def=job, run_config=_QUIET, tags=tags, remote_job_origin=RemoteJobOrigin(repository, name)
+        job_def=job, run_config=quiet, tags=tags, remote_job_origin=RemoteJobOrigin(repository, name)
     )
     return execute_run(InMemoryJob(job), run, instance, raise_on_error=not may_fail)
 
@@ -299,7 +297,13 @@ def _story(jobs: dg.Definitions, instance: dg.DagsterInstance, config: Config, s
     say("Dagster: check_job (compares mirrors, change logs and files)")
     tags = {"nevermore/story": "a script appended deleted customers"}
     result = _run(jobs, instance, CHECK_JOB, tags, may_fail=True)
-    failed = sorted({c.check_name for c in result.get_asset_check_evaluations() if _blocks(c) and not c.passed})
+    failed = sorted(
+        {
+            c.check_name
+            for c in result.get_asset_check_evaluations()
+            if c.severity == dg.AssetCheckSeverity.ERROR and not c.passed
+        }
+    )
 
     say(f"{' and '.join(failed)} failed: nevermore rollback {CUSTOMERS} --to {last.snapshot_id}")
     done = roll_back(open_catalog(config), config, CUSTOMERS, snapshot_id=last.snapshot_id)
@@ -341,16 +345,14 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
 def _add_checks(result: JobExecutionResult, report: DemoReport) -> None:
     for check in result.get_asset_check_evaluations():
         table = ".".join(check.asset_key.path[1:])
-        severity: Literal["block", "warn"] = "block" if _blocks(check) else "warn"
-        compared = _integers(check.metadata)
         report.checks[table, check.check_name] = CheckResult(
-            check.check_name, check.passed, compared, severity=severity, table=table
+            check.check_name,
+            check.passed,
+            {
+                name: value.value or 0
+                for name, value in check.metadata.items()
+                if isinstance(value, dg.IntMetadataValue)
+            },
+            severity="block" if check.severity == dg.AssetCheckSeverity.ERROR else "warn",
+            table=table,
         )
-
-
-def _blocks(check: dg.AssetCheckEvaluation) -> bool:
-    return check.severity == dg.AssetCheckSeverity.ERROR
-
-
-def _integers(metadata: Any) -> dict[str, int]:
-    return {name: value.value or 0 for name, value in metadata.items() if isinstance(value, dg.IntMetadataValue)}

@@ -12,8 +12,6 @@ from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.ingest.project import open_project
 from nevermore.scan_core.polars import scan_iceberg
 
-Mode = Literal["upsert", "append", "replace"]
-
 
 class NevermoreIOManager(dg.ConfigurableIOManager):
     """Loads inputs from tables of a project, and stores outputs in them, as changes like all others.
@@ -35,7 +33,7 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
     """
 
     config_path: str
-    mode: Mode = "upsert"
+    mode: Literal["upsert", "append", "replace"] = "upsert"
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The rows of a table.
@@ -47,7 +45,7 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
         project = open_project(self.config_path)
         made = context.upstream_output
         metadata = {**(made.definition_metadata if made else {}), **context.definition_metadata}
-        name = _table(context.asset_key, metadata)
+        name = _table(context, metadata)
         scan = project.scan(name)
         if columns := metadata.get("columns"):
             scan = scan.select(columns)
@@ -98,7 +96,7 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
             raise ConfigError(f"{context.step_key} returned None: annotate it with -> None if it has no rows")
         project = open_project(self.config_path)
         metadata = context.definition_metadata
-        name = _table(context.asset_key, metadata)
+        name = _table(context, metadata)
         match metadata.get("mode", self.mode):
             case "upsert":
                 report = project.upsert(name, obj)
@@ -113,8 +111,14 @@ class NevermoreIOManager(dg.ConfigurableIOManager):
         context.add_output_metadata(mirror_metadata(project.config, report))
 
 
-def _table(key: dg.AssetKey, metadata: Any) -> str:
+def _table(context: dg.InputContext | dg.OutputContext, metadata: Any) -> str:
     """The table of an asset."""
+    if not context.has_asset_key:
+        raise ConfigError(
+            f"{context.name} of {context.op_def.name} belongs to no asset, whose key names a table: in a job of ops, take a"
+            " NevermoreResource and call its upsert or scan, and leave the IO manager to assets"
+        )
+    key = context.asset_key
     path = key.path[1:] if key.path[0] in {MIRRORS, PUBLISHED} else key.path
     return str(metadata.get("dagster/table_name", ".".join(path)))
 

@@ -38,7 +38,7 @@ from dagster._core.executor.base import Executor
 from dagster._utils.error import serializable_error_info_from_exc_info
 
 from nevermore.assets.launcher import hold
-from nevermore.assets.project import CHANGE_LOGS, MIRRORS, NevermoreResource, published_key, table_pool
+from nevermore.assets.project import NevermoreResource, published_key, table_pool
 from nevermore.checks.asset_checks import fail, leave_run_failed
 from nevermore.checks.equality import difference_of_base
 from nevermore.pipelines.config.project import Config
@@ -66,15 +66,6 @@ JOBS_BY_UNIT: Mapping[Unit, str] = {
     "year": "yearly_job",
 }
 """Assets of one job share their partitions, so there is one job per unit of time."""
-
-
-def ingest_job(left_out: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobDefinition:
-    """Reads what is new, and runs the checks of the mirrors without some."""
-    return dg.define_asset_job(
-        INGEST_JOB,
-        selection=dg.AssetSelection.key_prefixes(CHANGE_LOGS, MIRRORS) - dg.AssetSelection.checks(*left_out),
-        description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
-    )
 
 
 TRIGGER = "nevermore/trigger"
@@ -373,13 +364,11 @@ FIRST_WAIT_SECONDS = 10.0
 """Doubled for each further try: 10, 20 and 40 s outlast the restart of a catalog."""
 
 
-def retry(context: dg.OpExecutionContext, error: Exception | str) -> NoReturn:
+def retry(context: dg.OpExecutionContext, error: Exception) -> NoReturn:
     """End the step and try it again after a while, unless it was tried often enough."""
     wait = FIRST_WAIT_SECONDS * 2**context.retry_number
     context.log.warning("%s; trying again in %g s, up to %s times", error, wait, MAX_RETRIES)
-    raise dg.RetryRequested(max_retries=MAX_RETRIES, seconds_to_wait=wait) from (
-        error if isinstance(error, Exception) else None
-    )
+    raise dg.RetryRequested(max_retries=MAX_RETRIES, seconds_to_wait=wait) from error
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
-from nevermore.assets.project import change_log_key, mirror_key
+from nevermore.assets.project import change_log_key, own_key, rows_key
 from nevermore.checks.asset_checks import shown_as_json
 from nevermore.checks.data_docs import page_of
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -32,6 +32,7 @@ from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.publish.refresh_report import PartitionWritten, PublishReport
 from nevermore.pipelines.publish.state import query_hash
+from nevermore.pipelines.wording import KINDS
 from nevermore.scan_core import NestedField, StructType, Table, open_table
 
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
@@ -40,7 +41,6 @@ RECENT_CHANGES = 1000
 """How many changes at the end of a log are searched for the newest one, which tells how far behind the log is."""
 MAX_REASONS = 50
 """Partitions whose reason is shown on a materialization."""
-_OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 _ROW_AFTER = "after"
 """Column of a change log with the new row."""
 _LOG_COLUMNS = {
@@ -105,7 +105,7 @@ def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
         "position": str(report.position),
     }
     # each kind in each run, so that the plots of an asset have no gaps
-    kinds = {f"events: {name}": report.events.get(operation, 0) for operation, name in _OPERATIONS.items()}
+    kinds = {f"events: {name}": report.events.get(operation, 0) for operation, name in KINDS.items()}
     return values | kinds | change_log_state(config, report.table)
 
 
@@ -157,11 +157,13 @@ def mirror_state(config: Config, name: str) -> dict[str, Any]:
     if table is None:
         return {}
     opened = open_table(table)
+    values = _state(opened, config.table(name).column_descriptions) | _counts(opened)
+    if own_key(config, name):  # knows best what it makes the columns from; the log comes after it
+        return values
     # the change log has the names that `rename` gives; its own columns follow from the table's
     log = change_log_key(name)
     sources = {column: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{column}")] for column in opened.schema.names}
-    lineage = {"dagster/column_lineage": dg.TableColumnLineage(sources)}
-    return _state(opened, config.table(name).column_descriptions) | _counts(opened) | lineage
+    return values | {"dagster/column_lineage": dg.TableColumnLineage(sources)}
 
 
 def _counts(table: Table) -> dict[str, Any]:
@@ -237,7 +239,10 @@ def published_columns(config: Config, name: str) -> dict[str, Any]:
         sources = {column.lower(): pairs for column, pairs in query.column_sources(schemas).items()}
         values["dagster/column_lineage"] = dg.TableColumnLineage(
             {
-                name: [dg.TableColumnDep(mirror_key(table), column) for table, column in sources.get(name.lower(), ())]
+                name: [
+                    dg.TableColumnDep(rows_key(config, table), column)
+                    for table, column in sources.get(name.lower(), ())
+                ]
                 for name in opened.schema.names
             }
         )
@@ -281,7 +286,6 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
         what: one sentence about every table of this kind, which follows the description in the config.
     """
     entry = config.published[name] if layer == "published" else config.tables[name]
-    described = [entry.description.strip()] if entry.description else []
     freshness = entry.freshness
     return {
         # without a group in the config: the namespace, with the characters that Dagster allows
@@ -289,7 +293,7 @@ def labels(config: Config, name: str, layer: Layer, table: str, what: str) -> di
         "owners": list(entry.owners),
         "tags": {LAYER: layer, **entry.tags},
         "kinds": _KINDS[layer],
-        "description": "\n\n".join([*described, what]),
+        "description": "\n\n".join(filter(None, [(entry.description or "").strip(), what])),
         "code_version": _code_version(config, entry),
         "metadata": {
             "dagster/table_name": table,

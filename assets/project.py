@@ -12,8 +12,8 @@ from nevermore.pipelines.ingest.project import Project, open_project
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.scan_core import Scan
 
-CHANGE_LOGS, MIRRORS, PUBLISHED = "change_log", "mirror", "published"
-"""First parts of asset keys."""
+MIRRORS, PUBLISHED = "mirror", "published"
+"""First parts of the keys of assets that have rows of a table."""
 
 
 def change_log_key(table: str) -> dg.AssetKey:
@@ -24,6 +24,17 @@ def change_log_key(table: str) -> dg.AssetKey:
 def mirror_key(table: str) -> dg.AssetKey:
     """`mirror/shop/products` of the table `shop.products`."""
     return dg.AssetKey([MIRRORS, *table.split(".")])
+
+
+def own_key(config: Config, table: str) -> dg.AssetKey | None:
+    """The asset of the user's own project that writes a table and stands for its mirror, if the config names one."""
+    own = getattr(config.tables[table].source, "asset", None)
+    return own and dg.AssetKey.from_user_string(own)
+
+
+def rows_key(config: Config, table: str) -> dg.AssetKey:
+    """The asset of the rows of a table: the user's own, or our mirror."""
+    return own_key(config, table) or mirror_key(table)
 
 
 def published_key(name: str) -> dg.AssetKey:

@@ -21,7 +21,7 @@ from nevermore.assets.metadata import (
     refresh_metadata,
     version_of,
 )
-from nevermore.assets.project import NevermoreResource, mirror_key, published_key, table_pool
+from nevermore.assets.project import NevermoreResource, published_key, rows_key, table_pool
 from nevermore.checks.asset_checks import fail, row_check_results
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
 from nevermore.checks.published_equality import COMPLETE
@@ -127,7 +127,6 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(step, checks, error.verdicts, keys)
             fail(step, str(error))
-        context.log.info("%s: %s rows", name, report.rows)
         columns = published_columns(project.config(), name)
         for partition in keys:
             metadata = partition_metadata(report, partition) | columns
@@ -144,7 +143,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
         made: dg.AssetsDefinition = dg.asset(
             key=key,
-            deps=[mirror_key(table) for table in _mirrors(config, name)],
+            deps=[rows_key(config, table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
             check_specs=checks,
@@ -227,7 +226,7 @@ def publish_after_ingest(job: dg.JobDefinition, config: Config) -> dg.SensorDefi
     Automation conditions would decide by partition, and a mirror has none: they would make the last partition or all of
     them, where the job makes those that the changed rows can reach.
     """
-    mirrors = {mirror_key(table) for table in config.tables}
+    mirrors = {rows_key(config, table) for table in config.tables}
 
     @dg.run_status_sensor(
         name=SENSOR,

@@ -19,7 +19,15 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from nevermore.assets.jobs import INGEST_JOB, TRIGGER
 from nevermore.assets.metadata import change_log_state, mirror_state, news_of
-from nevermore.assets.project import NevermoreResource, change_log_key, mirror_key, published_key, table_pool
+from nevermore.assets.project import (
+    NevermoreResource,
+    change_log_key,
+    mirror_key,
+    own_key,
+    published_key,
+    rows_key,
+    table_pool,
+)
 from nevermore.assets.published import ROW_CHECKS, unseen_materializations
 from nevermore.checks.asset_checks import check_result, evaluation_of
 from nevermore.checks.data_docs import newest_results
@@ -217,11 +225,9 @@ def _unseen(
                 )
         yield from map(evaluation_of, _unseen_results(newest_results(config, name), published_key(name), instance))
         return
-    mirror = mirror_key(name)
-    for key, table, state in (
-        (change_log_key(name), change_log_name(name), change_log_state),
-        (mirror, name, mirror_state),
-    ):
+    mirror, log = rows_key(config, name), (change_log_key(name), change_log_name(name), change_log_state)
+    # an asset of the user's own tells of its runs
+    for key, table, state in [log] if own_key(config, name) else [log, (mirror, name, mirror_state)]:
         if version := news_of(config, table, key, instance):
             metadata = state(config, name) | {"snapshot id": version.value}
             yield dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: version.value})
@@ -303,7 +309,7 @@ def _news(config: Config, feed: Feed) -> str | None:
     """A text that is another one whenever something new is there; None if nothing is, or nobody can tell."""
     if isinstance(feed.reader, Listing):
         files = [(file.path, file.size, file.arrived_ns) for file in feed.reader.files]
-        return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16] if files else None
     if not isinstance(feed.reader, TellsNews):
         return None
     return feed.reader.news(_positions(config, feed) or {None})

@@ -228,9 +228,12 @@ class PythonSource(Section):
 
     Attributes:
         type: `python`.
+        asset: key of the asset of your own Dagster project that hands them over, such as `marts/totals`: it stands for the
+            mirror, with its checks, before the tables published from it.
     """
 
     type: Literal["python"]
+    asset: str | None = None
     format: ClassVar[str] = "rows"
     title: ClassVar[str] = "Python programs"
 
@@ -241,5 +244,4 @@ Source = FilesSource | PostgresSource | MysqlSource | KafkaSource | PythonSource
 
 def type_of_source(value: Any) -> str:
     """The `type` of a source as it is written in a config; files may leave it out."""
-    found = value.get("type", "files") if isinstance(value, Mapping) else getattr(value, "type", "files")
-    return str(found)
+    return str(value.get("type", "files") if isinstance(value, Mapping) else getattr(value, "type", "files"))

@@ -72,7 +72,7 @@ def test_a_change_log_holds_every_event_and_says_so(project: ShopProject) -> Non
     result = _run(project, [change_log_assets([ORDERS], project.config)])
     metadata = _metadata(result, change_log_key(ORDERS))
     assert metadata["events"] == 9
-    assert (metadata["events: insert"], metadata["events: update"], metadata["events: delete"]) == (7, 1, 1)
+    assert (metadata["events: create"], metadata["events: update"], metadata["events: delete"]) == (7, 1, 1)
     assert (metadata["status"], metadata["quarantined"]) == ("applied", 0)
     assert metadata["dagster/row_count"] == 9
     assert metadata["bytes in log"] > 0

@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from nevermore import open_project
-from nevermore.assets import NevermoreIOManager, NevermoreResource, load_project
+from nevermore.assets import NevermoreIOManager, NevermoreResource, load_project, sensors
+from nevermore.assets.jobs import INGEST_JOB
+from nevermore.assets.project import change_log_key, mirror_key, published_key
 from nevermore.pipelines.errors import ConfigError, SourceError
 from nevermore.scan_core import Scan
 
@@ -266,6 +268,36 @@ def test_what_cannot_be_loaded_or_stored_is_refused(path: str) -> None:
         run(path, nothing)
 
 
+def test_ops_without_assets_are_told_what_to_do(path: str) -> None:
+    @dg.op(out=dg.Out(io_manager_key="rows"))
+    def make() -> list[dict[str, Any]]:
+        return PRICES
+
+    @dg.op(ins={"given": dg.In(dg.Nothing), "prices": dg.In(input_manager_key="rows")})
+    def use(prices: pa.Table) -> None:
+        del prices
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def start() -> None:
+        """Hands over nothing."""
+
+    @dg.op
+    def plain() -> list[dict[str, Any]]:
+        return PRICES
+
+    @dg.job(resource_defs={"rows": NevermoreIOManager(config_path=path)})
+    def storing() -> None:
+        make()
+
+    @dg.job(resource_defs={"rows": NevermoreIOManager(config_path=path)})
+    def loading() -> None:
+        use(given=start(), prices=plain())
+
+    for job, what in ((storing, "result of make"), (loading, "prices of use")):
+        with pytest.raises(ConfigError, match=rf"{what}.* no asset.*NevermoreResource.*upsert.*scan"):
+            job.execute_in_process()
+
+
 def test_the_resource_reads_and_writes(path: str) -> None:
     @dg.asset
     def job(shop: NevermoreResource) -> None:
@@ -276,6 +308,61 @@ def test_the_resource_reads_and_writes(path: str) -> None:
         assert shop.duckdb().execute("select count(*) from shop.prices").fetchall() == [(4,)]
 
     assert dg.materialize([job], resources={"shop": NevermoreResource(config_path=path)}).success
+
+
+@pytest.mark.parametrize("kind", ["returns rows", "upserts"])
+@pytest.mark.parametrize("key", ["mirror/shop/prices", "shop/prices", "finance/price_list"])
+def test_an_asset_of_the_user_and_the_mirror_that_it_fills_are_one(path: str, key: str, kind: str) -> None:
+    own, log = dg.AssetKey.from_user_string(key), change_log_key("shop.prices")
+    entry = {"source": {"type": "python", "asset": key}, "key": ["id"]}
+    published = {"shop.cities": {"sql": "select city, sum(price) as price from shop.prices group by city"}}
+    tables = {"shop.prices": entry, "shop.visits": TABLES["shop.visits"]}
+    Path(path).write_text(yaml.safe_dump({"tables": tables, "published": published}))
+
+    @dg.asset(key=own, metadata={"dagster/table_name": "shop.prices"})
+    def returning() -> list[dict[str, Any]]:
+        return PRICES
+
+    @dg.asset(key=own)
+    def upserting(project: NevermoreResource) -> None:
+        project.upsert("shop.prices", PRICES)
+
+    mine = dg.Definitions(
+        assets=[returning if kind == "returns rows" else upserting],
+        resources={"io_manager": NevermoreIOManager(config_path=path)},
+    )
+    defs = dg.Definitions.merge(mine, load_project(Path(path)))
+    dg.Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+    assert graph.get(own).is_executable
+    assert graph.get(own).child_keys == {log, published_key("shop.cities")}
+    assert not graph.get(log).is_executable
+    checks = {check.name for check in graph.get(own).check_keys}
+    assert {"no_deleted_row_reappears", "mirror_equals_reference"} <= checks
+    others = {change_log_key("shop.visits"), mirror_key("shop.visits"), published_key("shop.cities")}
+    assert graph.get_all_asset_keys() == {own, log, *others}
+    job = defs.resolve_job_def(INGEST_JOB)
+    assert job.asset_layer.executable_asset_keys == others - {published_key("shop.cities")}
+
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def tick(name: str) -> dg.SensorResult:
+            resources = dict(defs.resources or {})
+            repository = defs.get_repository_def()
+            context = dg.build_sensor_context(instance=instance, resources=resources, repository_def=repository)
+            return defs.resolve_sensor_def(name)(context)  # type: ignore[return-value]
+
+        assert not tick(sensors.SENSOR).run_requests  # nothing is new in a program that did not run
+        everything = defs.resolve_implicit_global_asset_job_def()
+        done = everything.execute_in_process(asset_selection=[own], instance=instance)
+        found = {check.check_name: check.passed for check in done.get_asset_check_evaluations()}
+        assert found == dict.fromkeys(checks, True)
+        (made,) = done.get_asset_materialization_events()
+        assert (
+            "dagster/column_lineage" not in made.materialization.metadata
+        )  # it says itself where its columns come from
+        outside = tick(sensors.OUTSIDE_SENSOR).asset_events
+        assert [event.asset_key for event in outside if isinstance(event, dg.AssetMaterialization)] == [log]
 
 
 FOREIGN = """

@@ -136,7 +136,7 @@ def test_column_descriptions_are_those_of_the_config(tmp_path: Path) -> None:
 
 
 PLOTTED = {
-    "change_log": {"events: snapshot", "events: insert", "events: update", "events: delete", "events: truncate",
+    "change_log": {"events: snapshot read", "events: create", "events: update", "events: delete", "events: truncate",
                    "quarantined", "dagster/row_count", "seconds behind the source"},
     "mirror": {"dagster/row_count", "dead rows", "percent of rows dead", "data files", "delete files",
                "bytes read to count", "bytes skipped to count", "seconds to count", "rows written"},
