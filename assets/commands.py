@@ -25,6 +25,7 @@ from nevermore.pipelines.cli.arguments import (
 from nevermore.pipelines.cli.terminal import print_grid
 from nevermore.pipelines.config import DEFAULT_CONFIG
 from nevermore.pipelines.wording import counted
+from nevermore.scan_core.io import write_whole
 
 if TYPE_CHECKING:
     from nevermore.assets.demo import DemoReport
@@ -169,7 +170,7 @@ def ui(
     config = _find_config(directory)
     home = dagster_home(config.parent)
     file = home / "workspace.yaml"
-    file.write_text(workspace(config.parent, _PACKAGES), encoding="utf-8")
+    write_whole(file, workspace(config.parent, _PACKAGES))
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(home),

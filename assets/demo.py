@@ -36,6 +36,7 @@ from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.pipelines.simulate import SimulatedFile, simulate
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import open_table
+from nevermore.scan_core.io import write_whole
 
 ORDERS_DAILY = "shop.orders_daily"
 CUSTOMERS = "shop.customers"
@@ -137,8 +138,8 @@ def write_demo_config(folder: Path, first_day: date) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nevermore.yaml"
     if not path.exists():
-        (folder / "workspace.yaml").write_text(workspace(folder), encoding="utf-8")
-        path.write_text(_CONFIG.replace("{first_day}", str(first_day)), encoding="utf-8")
+        write_whole(folder / "workspace.yaml", workspace(folder))
+        write_whole(path, _CONFIG.replace("{first_day}", str(first_day)))
     return path
 
 

@@ -97,7 +97,7 @@ def check(
         if source:
             from nevermore.checks.source_equality import mirror_equals_source
 
-            results: Iterable[CheckResult] = [mirror_equals_source(settings, name)]
+            results: Iterable[CheckResult] = map(mirror_equals_source, [settings], [name])
         elif name in settings.published:
             # with DuckDB and a SQL parser: only if needed
             from nevermore.checks.published_equality import check_published
@@ -114,11 +114,33 @@ def check(
                 if changed
                 else run_checks(settings, name, all_checks_of(settings, name), full=full)
             )
+        passed &= _tell(name, results, alerts, as_json=as_json)
+    raise typer.Exit(0 if passed else 1)
+
+
+def _tell(name: str, results: "Iterable[CheckResult]", alerts: "AlertsConfig | None", *, as_json: bool) -> bool:
+    """Print the results for a table; whether none of them blocks."""
+    import orjson
+
+    from nevermore.checks.reference.sql_columns import TemporaryFolderError
+
+    passed = True
+    try:
         for result in results:
             passed &= not result.blocks
             _post_alert(alerts, name, result)
-            _print_result(name, result, as_json=as_json)
-    raise typer.Exit(0 if passed else 1)
+            if as_json:
+                typer.echo(orjson.dumps({**result.as_dict(), "table": name}, default=str))  # keys may be of any type
+                continue
+            failed = "FAILED" if result.blocks else "WARNING"
+            outcome = ("passed" if result.compared else "nothing") if result.passed else failed
+            typer.echo(f"{outcome}  {name}  {result.name}  {result.counts()}")
+            for line in result.lines():
+                typer.echo(f"        {line}")
+    except TemporaryFolderError as error:  # checks of other tables may need none
+        passed = False
+        typer.echo(f"error: {name}: {error}", err=True)
+    return passed
 
 
 def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult") -> None:
@@ -133,19 +155,6 @@ def _post_alert(alerts: "AlertsConfig | None", name: str, result: "CheckResult")
         post(alerts.webhook, {"text": text, "event": event, "table": name, "check": result.name})
     except PipelineError as error:  # the checks that follow are not less important
         typer.echo(f"warning: {error}", err=True)
-
-
-def _print_result(name: str, result: "CheckResult", *, as_json: bool) -> None:
-    if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps({**result.as_dict(), "table": name}, default=str))  # keys may be of any type
-        return
-    failed = "FAILED" if result.blocks else "WARNING"
-    outcome = ("passed" if result.compared else "nothing") if result.passed else failed
-    typer.echo(f"{outcome}  {name}  {result.name}  {result.counts()}")
-    for line in result.lines():
-        typer.echo(f"        {line}")
 
 
 def publish(

@@ -209,11 +209,6 @@ class _Target:
 
         return project_session(self.config.spark)
 
-    def has_columns_of(self, snapshot_id: int) -> bool:
-        """Whether another snapshot of the table has the same columns."""
-        snapshots = self.opened.metadata.snapshots
-        return snapshots[snapshot_id].schema_id == snapshots[self.snapshot_id].schema_id
-
 
 def _of_expectations(target: _Target, wanted: set[str], *, full: bool) -> Iterator[CheckResult]:
     if wanted.isdisjoint(NAMES.values()):
@@ -235,7 +230,9 @@ def _expected(target: _Target, staged: _Staged | None, *, full: bool) -> dict[st
     expectations = expectations_of(target.checks, target.scan.schema, target.key)
     limit = target.checks.frame_bytes
     green = None if full or staged is not None else store.last_green(snapshot_id, [_ROWS])
-    since = green.snapshot_id if green is not None and target.has_columns_of(green.snapshot_id) else None
+    since, snapshots = None, target.opened.metadata.snapshots
+    if green is not None and snapshots[green.snapshot_id].schema_id == snapshots[snapshot_id].schema_id:
+        since = green.snapshot_id
     changed: Callable[[Scan], Iterable[pa.RecordBatch]] | None = None
     how = ""
     if staged is not None:

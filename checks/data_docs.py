@@ -20,7 +20,7 @@ from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from nevermore.pipelines.publish.audit import CheckResult
 from nevermore.scan_core import open_table
-from nevermore.scan_core.io import require_package, whole_file
+from nevermore.scan_core.io import require_package, write_whole
 from nevermore.scan_core.parts import Html, escaped, grid, page
 
 INDEX = "index.html"
@@ -75,10 +75,10 @@ def build_docs(config: Config, names: Sequence[str], folder: Path) -> list[Docum
             found.append(Documented(name, None, None))
             continue
         document = _joined(name, kept)
-        _write(folder / page_of(name), _rendered(document))
+        write_whole(folder / page_of(name), _rendered(document))
         results = document["results"]
         found.append(Documented(name, page_of(name), document["success"], len(results), kept.snapshot_id))
-    _write(folder / INDEX, _index(found))
+    write_whole(folder / INDEX, _index(found))
     return found
 
 
@@ -97,11 +97,6 @@ def _kept(config: Config, name: str) -> KeptResults | None:
         return kept_expectations(config, name, opened, config.published[name].key)
     subject = mirror_subject(config, name)
     return None if subject is None else kept_expectations(config, name, subject.opened, subject.key)
-
-
-def _write(path: Path, text: str) -> None:
-    with whole_file(path, 0o666) as file:
-        file.write(text.encode())
 
 
 def _index(found: Sequence[Documented]) -> Html:

@@ -105,7 +105,7 @@ class MirrorRows:
     def files(self) -> Relation:
         """The live rows according to the table's own files and manifests, read without the engine."""
         subject = self.subject
-        with live_query(subject.table, relocate=subject.relocate, filesystem=subject.filesystem) as query:
+        with live_query(subject.table, **subject.store) as query:
             return self.stored("files", query.schema, query.batches())
 
     @cached_property
@@ -152,9 +152,19 @@ class MirrorRows:
 
 @contextmanager
 def mirror_rows(subject: Subject) -> Iterator[MirrorRows]:
-    """The rows of a mirror in a database of their own."""
-    with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
-        yield MirrorRows(subject, database)
+    """The rows of a mirror in a database of their own.
+
+    Raises:
+        ConfigError: DuckDB needs more memory than the config allows.
+        TemporaryFolderError: the folder for temporary files is full or broken.
+    """
+    try:
+        with limited_memory(subject.memory_bytes // DATABASE_SHARE), private_database() as database:
+            yield MirrorRows(subject, database)
+    except duckdb.OutOfMemoryException as error:
+        raise ConfigError(
+            f"{subject.table}: DuckDB needs more than half of checks: {{memory_bytes: {subject.memory_bytes}}}; raise it"
+        ) from error
 
 
 def _equal_rows(rows: MirrorRows) -> CheckResult:
@@ -244,15 +254,11 @@ def row_results(subject: Subject, names: Iterable[str]) -> dict[str, CheckResult
     """The results of some of `ROW_CHECKS`, by name; all rows of the mirror are read once for all of them.
 
     Raises:
-        ConfigError: DuckDB needs more memory than the config allows.
+        ConfigError: see `mirror_rows`.
+        TemporaryFolderError: likewise.
     """
     with mirror_rows(subject) as rows:
-        try:
-            return {name: ROW_CHECKS[name](rows) for name in names}
-        except duckdb.OutOfMemoryException as error:
-            raise ConfigError(
-                f"{subject.table}: DuckDB needs more than half of checks: {{memory_bytes: {subject.memory_bytes}}}; raise it"
-            ) from error
+        return {name: ROW_CHECKS[name](rows) for name in names}
 
 
 def difference_of_base(base: BaseToCheck) -> str | None:
@@ -308,9 +314,7 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
     if isinstance(span, NeedsAllRows):
         return span
     (since, until), key, limit = span, list(subject.key), subject.memory_bytes // CHANGED_SHARE
-    found = changed_keys(
-        subject.change_log, key, after_ordinal=since, up_to_ordinal=until, filesystem=subject.filesystem
-    )
+    found = changed_keys(subject.change_log, key, after_ordinal=since, up_to_ordinal=until, **subject.store)
     if found is None:
         return NeedsAllRows("the table was truncated since")
     # keys of the log in the types of the table, which may be wider
@@ -338,8 +342,7 @@ def check_changed_keys(subject: Subject, green_id: int) -> Iterable[CheckResult]
             key,
             up_to_ordinal=until,
             adopted=AdoptedRows(subject.table, green_id, since, DELETED_FLAG if subject.soft_delete else None, before),
-            relocate=subject.relocate,
-            filesystem=subject.filesystem,
+            **subject.store,
         )
         found_rows = alive(Relation.of(connection, now), subject)
         compared = {

@@ -148,10 +148,10 @@ def read_manifests(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[M
     """The live files of each manifest, data manifests first."""
     data = [m for m in listed if m.content == DATA_MANIFEST]
     deletes = [m for m in listed if m.content != DATA_MANIFEST]
-    found: list[tuple[ManifestFile, _Files]] = []
-    found += zip(data, read_data_manifests(data, table.metadata, table.io), strict=True)
-    found += zip(deletes, read_delete_manifests(deletes, table.metadata, table.io), strict=True)
-    return found
+    return [
+        *zip(data, read_data_manifests(data, table.metadata, table.io), strict=True),
+        *zip(deletes, read_delete_manifests(deletes, table.metadata, table.io), strict=True),
+    ]
 
 
 def _place(file: ContentFile) -> tuple[str, int | None]:

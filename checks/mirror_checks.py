@@ -21,7 +21,7 @@ from nevermore.checks.kept_results import KeptResults, ResultStore
 from nevermore.checks.manifest_facts import NAME as MANIFESTS
 from nevermore.checks.manifest_facts import manifests_match_files
 from nevermore.checks.reference.expected_rows import ordinals
-from nevermore.checks.reference.sql_columns import limited_memory
+from nevermore.checks.reference.sql_columns import TemporaryFolderError, limited_memory
 from nevermore.checks.subject import Subject, find_recorded
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -122,9 +122,7 @@ def log_is_complete(subject: Subject, after: int | None = None) -> CheckResult:
     base, in_base = (0, 0) if recorded is None else map(int, recorded.summary[LOG_BASE].split())
     since = base if after is None else max(base, after)
     with limited_memory(subject.memory_bytes // 2):
-        found = ordinals(
-            subject.change_log, after_ordinal=since, relocate=subject.relocate, filesystem=subject.filesystem
-        )
+        found = ordinals(subject.change_log, after_ordinal=since, **subject.store)
     last = _last_change(log, LAST_ORDINAL)
     end = max(found.last, since, subject.required_ordinal or 0) if last is None else last
     details = [f"changes {first} to {final} are missing from the log" for first, final in found.gaps]
@@ -159,10 +157,20 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
 
 
 def results_of(subject: Subject, names: Sequence[str]) -> Iterator[CheckResult]:
-    """The results of some of `MIRROR_CHECKS`, in their order; rows are read once for all of them."""
-    of_rows = row_results(subject, [name for name in names if name in ROW_CHECKS])
+    """The results of some of `MIRROR_CHECKS`, in their order; rows are read once for all of them.
+
+    Raises:
+        TemporaryFolderError: at the end, after the results of the checks that need no such folder.
+    """
+    try:
+        of_rows, error = row_results(subject, [name for name in names if name in ROW_CHECKS]), None
+    except TemporaryFolderError as raised:
+        of_rows, error = {}, raised
     for name in names:
-        yield of_rows[name] if name in of_rows else MIRROR_CHECKS[name](subject)
+        if name not in ROW_CHECKS or name in of_rows:
+            yield of_rows[name] if name in of_rows else MIRROR_CHECKS[name](subject)
+    if error is not None:
+        raise error
 
 
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
@@ -233,9 +241,13 @@ def run_checks(config: Config, table: str, names: Iterable[str], *, full: bool =
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
-    for result in results_of(subject, [name for name in names if name in MIRROR_CHECKS]):
-        found[result.name] = with_evidence(result, subject, _command(config, table))
-        yield found[result.name]
+    own = [name for name in names if name in MIRROR_CHECKS]
+    try:
+        for result in results_of(subject, own):
+            found[result.name] = with_evidence(result, subject, _command(config, table))
+            yield found[result.name]
+    except TemporaryFolderError as error:  # which is not kept
+        yield from (CheckResult(n, passed=False, details=[f"not checked: {error}"]) for n in own if n not in found)
     if found:
         _keep(config, table, subject, found, began)
     yield from mirror_results(config, table, subject, names, full=full)

@@ -21,14 +21,19 @@ from nevermore.checks.manifest_facts import compare_manifests
 from nevermore.checks.mirror_checks import snapshot_results, store_properties
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.expected_rows import Members, store_live_rows, versions
-from nevermore.checks.reference.sql_columns import PrivateDatabase, limited_memory, private_database
+from nevermore.checks.reference.sql_columns import (
+    PrivateDatabase,
+    TemporaryFolderError,
+    limited_memory,
+    private_database,
+)
 from nevermore.checks.subject import Subject
 from nevermore.pipelines.config.project import Config
-from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition, values_of_key
+from nevermore.pipelines.config.published import NULL_KEY, PublishedPartition, values_of_key
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from nevermore.pipelines.publish.audit import CheckResult, StagedRows
-from nevermore.pipelines.publish.query import PublishedQuery, arguments, mirror_of, published_entry, published_query
+from nevermore.pipelines.publish.query import arguments, mirror_of, published_entry, published_query
 from nevermore.pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import (
@@ -451,21 +456,21 @@ def _compare(
     if not scan.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in scan.schema.fields):
         raise NotComparableError("the result has nested columns")
     scans = [_source_scans(config, name, origin) for origin, _ in parts]
-    with limited_memory(memory_bytes // DATABASE_SHARE), private_database() as database:
-        comparison = _Comparison(config, name, scan, database)
-        try:
+    try:
+        with limited_memory(memory_bytes // DATABASE_SHARE), private_database() as database:
+            comparison = _Comparison(config, name, scan, database)
             comparison.store(batches)
             for (origin, partitions), sources in zip(parts, scans, strict=True):
                 comparison.compare(origin, partitions, sources)
-        except duckdb.OutOfMemoryException as error:
-            raise NotComparableError(
-                f"DuckDB needs more than half of checks: {{memory_bytes: {memory_bytes}}} of {name}; raise it"
-            ) from error
-        wrong, notes, compared = comparison.wrong, comparison.notes, comparison.compared
-        if left_out := comparison.num_rows - compared["rows published"]:
-            compared["rows not compared"] = left_out
-            if provenance.others and provenance.rest is None:
-                wrong.append(f"{counted(left_out, 'row')} in no partition that a publication made")
+    except duckdb.OutOfMemoryException as error:
+        raise NotComparableError(
+            f"DuckDB needs more than half of checks: {{memory_bytes: {memory_bytes}}} of {name}; raise it"
+        ) from error
+    wrong, notes, compared = comparison.wrong, comparison.notes, comparison.compared
+    if left_out := comparison.num_rows - compared["rows published"]:
+        compared["rows not compared"] = left_out
+        if provenance.others and provenance.rest is None:
+            wrong.append(f"{counted(left_out, 'row')} in no partition that a publication made")
     if wrong and provenance.others:
         written = ", ".join(map(str, provenance.others[:SHOWN_KEYS]))
         notes.append(
@@ -509,7 +514,7 @@ def _origins(
         if only is None or key in only:
             same = (origin.query, *sorted(origin.snapshots.items()))
             by_origin.setdefault(same, (origin, set()))[1].add(key)
-    found: list[tuple[Origin, _Partitions]] = [(origin, _Partitions(frozenset(k))) for origin, k in by_origin.values()]
+    found = [(origin, _Partitions(frozenset(k))) for origin, k in by_origin.values()]
     if provenance.rest is not None:
         made = frozenset(provenance.made)
         if only is None:
@@ -561,8 +566,8 @@ class _Comparison:
         self._arrow = scan.arrow_schema
         self._database = database
         self._connection = database.connection
-        self._entry: PublishedConfig = published_entry(config, name)
-        self._query: PublishedQuery = published_query(config, name)
+        self._entry = published_entry(config, name)
+        self._query = published_query(config, name)
         self._stored: dict[str, tuple[str, object]] = {}
         self.num_rows = 0
         self.compared = dict.fromkeys(("rows published", "rows by DuckDB"), 0)
@@ -596,8 +601,9 @@ class _Comparison:
         # whether DuckDB itself computes other rows when the mirrors' rows are in another order
         self._compute("again", schemas, partitions, is_reversed=True)
         if not surplus_rows(self._connection, expected, self._database.name("again"), schema, close).equal:
-            why = f"ties: DuckDB returns other rows for {text} when it reads in another order"
-            self.notes.append(f"not compared: {why}")
+            self.notes.append(
+                f"not compared: ties: DuckDB returns other rows for {text} when it reads in another order"
+            )
             return
         self.offending += [*sample(difference.left_only), *sample(difference.right_only)]
         self.wrong += [
@@ -720,7 +726,7 @@ class _Comparison:
             column = fields.index(self._schema.fields[self._column]) if self._column >= 0 else -1
             rows = self._within(f"(SELECT {cast} FROM ({sql}))", column, partitions)
             self._connection.execute(f"{begin} SELECT * FROM {rows}")
-        except duckdb.OutOfMemoryException:
+        except duckdb.OperationalError:  # it lacks memory, or room for its files
             raise
         except duckdb.Error as error:
             raise NotComparableError(f"DuckDB refuses the SQL: {str(error).splitlines()[0]}") from error
@@ -826,7 +832,7 @@ def check_published(
     if severity != "off":
         try:
             yield replace(published_equals_duckdb(config, name), severity=severity)
-        except ConfigError as error:
+        except (ConfigError, TemporaryFolderError) as error:
             yield CheckResult(NAME, passed=False, details=[str(error)])
     handle = find_table(open_catalog(config), name) if has_catalog(config) else None
     if handle is None:  # the first check has said so

@@ -6,7 +6,7 @@ Tables are given by metadata file or folder, so no catalog is needed.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyarrow import fs
@@ -92,6 +92,11 @@ class Subject:
         location = parse_location(self.table)
         return None if location.is_local else cast("fs.FileSystem", _ReadOnce(filesystem(location, self.properties)[0]))
 
+    @property
+    def store(self) -> dict[str, Any]:
+        """Where the paths of its tables lead, as arguments of the reference."""
+        return {"relocate": self.relocate, "filesystem": self.filesystem}
+
     @cached_property
     def opened(self) -> scan_core.Table:
         """The table, opened by the engine."""
@@ -167,6 +172,5 @@ class Subject:
             self.key,
             up_to_ordinal=self.required_ordinal,
             adopted=self.adopted,
-            relocate=self.relocate,
-            filesystem=self.filesystem,
+            **self.store,
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from pyarrow import fs
 
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.candidates import Workspace, candidates, equality_joins, position_joins
@@ -112,6 +111,16 @@ class Members:
         return old, new
 
 
+def _listed(prefix: str, columns: Sequence[str]) -> str:
+    """Numbered columns in SQL: `k0, k1`."""
+    return ", ".join(f"{prefix}{i}" for i in range(len(columns)))
+
+
+def _same(left: str, right: str, columns: Sequence[str]) -> str:
+    """SQL for whether columns numbered behind two prefixes have the same values."""
+    return " AND ".join(f"{left}{i} IS NOT DISTINCT FROM {right}{i}" for i in range(len(columns)))
+
+
 def replay(
     connection: duckdb.DuckDBPyConnection,
     log: str,
@@ -139,7 +148,7 @@ def replay(
             f"SELECT ordinal, {', '.join(f'{side}{i} AS k{i}' for i in range(len(key)))} FROM replay_changes{condition}"
             for side, condition in (("old", ""), ("new", " WHERE op <> 'd'"))
         )
-        keys = ", ".join(f"k{i}" for i in range(len(key)))
+        keys = _listed("k", key)
         connection.execute(
             f"INSERT INTO replay_changes SELECT t.ordinal, 'd', [], {keys}, {', '.join('NULL' for _ in key)} "
             f"FROM (SELECT min(ordinal) AS first, {keys} FROM ({either}) GROUP BY {keys}) "
@@ -174,8 +183,8 @@ def _actions(key: Sequence[str]) -> str:
 
 def _lacking(key: Sequence[str]) -> str:
     """Changes that do not have all columns of their row, each with the upsert that wrote the row before, if there is one."""
-    keys = ", ".join(f"k{i}" for i in range(len(key)))
-    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM l.k{i}" for i in range(len(key)))
+    keys = _listed("k", key)
+    same = _same("a.k", "l.k", key)
     some = "own AND len(unchanged) > 0"
     return f"""
         SELECT moment // 2 AS ordinal, unchanged, previous_upsert FROM (
@@ -200,7 +209,7 @@ def _final_rows(
     with_deleted: bool,
 ) -> str:
     """The last upsert of each key, with each unchanged column taken from the change that last sent it."""
-    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    keys = _listed("k", key)
     # aggregates rather than windows, for which DuckDB would sort all actions
     connection.execute(
         f"CREATE OR REPLACE TABLE replay_last AS SELECT {keys}, max(moment) AS last, max(moment) FILTER (upsert) AS last_row, "
@@ -321,9 +330,9 @@ def versions(
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
     """SQL for keys that a change removed and no later one restored, as k0, k1, ...; call after `replay`."""
-    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    keys = _listed("k", key)
     old, new = members.keys(key)
-    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in range(len(key)))
+    same = _same("a.k", "g.k", key)
     truncated = f"FROM {log} WHERE ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't') AND op"
     return (
         f"SELECT DISTINCT {keys} FROM (SELECT {keys} FROM replay_last WHERE is_removed "
@@ -345,8 +354,8 @@ def replay_rows(
     """
     new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
     old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
-    values = ", ".join(f"v{i}" for i in range(len(columns)))
-    same = " AND ".join(f"whole.v{i} IS NOT DISTINCT FROM removed.v{i}" for i in range(len(columns)))
+    values = _listed("v", columns)
+    same = _same("whole.v", "removed.v", columns)
     known = ", ".join(string_literal(c) for c in columns)
     connection.execute(
         f"""
@@ -391,7 +400,7 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
 
     Rows that agree in the `shared` columns, which no old row lacks, are replayed step by step, all such groups at once.
     """
-    values = ", ".join(f"v{i}" for i in range(len(columns)))
+    values = _listed("v", columns)
     by_name = sorted(range(len(columns)), key=lambda i: columns[i])
     order = ", ".join(f"v{i} NULLS FIRST" for i in by_name)
     same = " AND ".join(
@@ -581,11 +590,10 @@ def _live_rows_query(
     snapshot_id: int | None = None,
     ref: str | None = None,
     columns: Sequence[str] | None = None,
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
+    **store: Any,
 ) -> Query:
     """A query for the live rows as r0, r1, ..."""
-    table = read_table_facts(location, relocate, filesystem)
+    table = read_table_facts(location, **store)
     snapshot, schema = table.snapshot(snapshot_id, ref)
     fields = list(schema["fields"])
     wanted = list(columns) if columns is not None else [f["name"] for f in fields]
@@ -624,8 +632,7 @@ def folding(
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
     with_deleted: bool = False,
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
+    **store: Any,
 ) -> Iterator[Folding]:
     """Fold a change-log table to the last state of every key.
 
@@ -636,10 +643,9 @@ def folding(
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
         with_deleted: also return the last row of every key that has none any more.
-        relocate: old path prefix -> new path prefix.
-        filesystem: of the object store that has the files.
+        **store: `relocate` and `filesystem` as `live_rows` has them.
     """
-    log = _Log.read(location, relocate, filesystem)
+    log = _Log.read(location, **store)
     with private_database() as database:
         connection = database.connection
         if log is None and adopted is None:
@@ -652,7 +658,7 @@ def folding(
             query = log.query(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
         connection.execute(f"CREATE TABLE changes AS {query}")
         if adopted is not None:
-            after, keys = _begin_with(connection, adopted, after, keys, relocate=relocate, filesystem=filesystem)
+            after, keys = _begin_with(connection, adopted, after, keys, **store)
         members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
         row_schema = pa.schema([(n, sql_columns.arrow_type(kind)) for n, kind in members.items()])
         key_schema = pa.schema([(n, sql_columns.arrow_type(key_types[n])) for n in key])
@@ -682,14 +688,9 @@ class _Log:
     keys: Sequence[Field]
 
     @classmethod
-    def read(
-        cls,
-        location: str | Path,
-        relocate: Mapping[str, str] | None,
-        filesystem: fs.FileSystem | None,
-    ) -> "_Log | None":
+    def read(cls, location: str | Path, **store: Any) -> "_Log | None":
         """Read a log; None if it has had no rows yet, and so has no column `after`."""
-        table = read_table_facts(location, relocate, filesystem)
+        table = read_table_facts(location, **store)
         snapshot, schema = table.snapshot(None)
         fields = {f["name"]: f for f in schema["fields"]}
         if "after" not in fields:
@@ -747,11 +748,10 @@ def ordinals(
     location: str | Path,
     *,
     after_ordinal: int,
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
+    **store: Any,
 ) -> Ordinals:
     """The numbers of the changes of a log, and which are missing after `after_ordinal`."""
-    log = _Log.read(location, relocate, filesystem)
+    log = _Log.read(location, **store)
     if log is None:
         return Ordinals(0, 0, 0, 0, ())
     after = int(after_ordinal)
@@ -776,8 +776,7 @@ def changed_keys(
     *,
     after_ordinal: int,
     up_to_ordinal: int,
-    relocate: Mapping[str, str] | None = None,
-    filesystem: fs.FileSystem | None = None,
+    **store: Any,
 ) -> pa.Table | None:
     """Distinct keys of the rows that some changes of a log touch, before and after them.
 
@@ -786,13 +785,12 @@ def changed_keys(
         key: names of the key columns.
         after_ordinal: the last change that is left out.
         up_to_ordinal: the last change.
-        relocate: old path prefix -> new path prefix.
-        filesystem: of the object store that has the files.
+        **store: `relocate` and `filesystem` as `live_rows` has them.
 
     Returns:
         None if a change affects all rows, as a truncate does, or the log has had no rows yet.
     """
-    log = _Log.read(location, relocate, filesystem)
+    log = _Log.read(location, **store)
     if log is None:
         return None
     key_types = {f["name"]: f["type"] for f in log.keys}
@@ -814,12 +812,10 @@ def _begin_with(
     adopted: AdoptedRows,
     after: Sequence[Any],
     key: Sequence[Any],
-    *,
-    relocate: Mapping[str, str] | None,
-    filesystem: fs.FileSystem | None,
+    **store: Any,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Put adopted rows before the changes; return the new members of `after` and `key`."""
-    table = read_table_facts(adopted.table, relocate, filesystem)
+    table = read_table_facts(adopted.table, **store)
     fields = table.current_schema["fields"]
     if adopted.rows is not None:
         by_name = {f["name"]: f for f in fields}

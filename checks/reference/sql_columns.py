@@ -11,7 +11,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import RLock
@@ -26,9 +26,31 @@ _lock = RLock()
 """Checks may run side by side in threads."""
 
 
+_PREFIX = "nevermore-duckdb-"
+
+
+class TemporaryFolderError(OSError):
+    """The folder for temporary files is full, gone or broken: nothing is known of the rows that were to be compared."""
+
+
+@contextmanager
+def _naming_folder() -> Iterator[None]:
+    """Tell errors of the temporary folder from those of files of tables: DuckDB names the file, or its setting."""
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        said = str(error)
+        if isinstance(error, TemporaryFolderError) or (_PREFIX not in said and "temp_directory" not in said):
+            raise
+        raise TemporaryFolderError(
+            f"the folder for temporary files, {tempfile.gettempdir()}, cannot be used: make room in it or repair it, or set TMPDIR "
+            f"to another one ({said.splitlines()[0]})"
+        ) from error
+
+
 @cache
 def _first_connection() -> duckdb.DuckDBPyConnection:
-    folder = tempfile.mkdtemp(prefix="nevermore-duckdb-")
+    folder = tempfile.mkdtemp(prefix=_PREFIX)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return duckdb.connect(config={"temp_directory": folder})
 
@@ -63,7 +85,8 @@ def limited_memory(num_bytes: int) -> Iterator[None]:
         threads = max(1, min(int(_before["threads"]), sum(_asked) // _THREAD_BYTES))
         connection.execute(f"SET GLOBAL memory_limit = '{sum(_asked) // 1024}KiB'; SET GLOBAL threads = '{threads}'")
     try:
-        yield
+        with _naming_folder():
+            yield
     finally:
         with _lock, _connected() as connection:
             _asked.remove(num_bytes)
@@ -133,7 +156,8 @@ class PrivateDatabase:
                     self.connection.begin()
                     num_held = 0
         except BaseException:
-            self.connection.rollback()
+            with suppress(duckdb.Error):  # a full disk has ended it
+                self.connection.rollback()
             raise
         self.connection.commit()
         return count
@@ -143,15 +167,14 @@ class PrivateDatabase:
 def private_database() -> Iterator[PrivateDatabase]:
     """A new database in a file of a private folder: compressed, rows take a ninth of the disk that spilled ones take."""
     catalog = f"private_{next(_numbers)}"
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nevermore-check-"))
-        connection = stack.enter_context(open_connection())
-        connection.execute(f"ATTACH {string_literal(f'{folder}/rows.duckdb')} AS {catalog}")
-        connection.execute(f"USE {catalog}")
+    with _naming_folder(), tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, open_connection() as connection:
+        connection.execute(f"ATTACH {string_literal(f'{folder}/rows.duckdb')} AS {catalog}; USE {catalog}")
         try:
             yield PrivateDatabase(connection, catalog)
         finally:
-            connection.execute(f"USE memory; DETACH {catalog}")
+            connection.execute("USE memory")
+            with suppress(duckdb.Error):  # what cannot be written any more is not needed any more
+                connection.execute(f"DETACH {catalog}")
 
 
 _numbers = itertools.count()

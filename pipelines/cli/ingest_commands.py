@@ -20,6 +20,7 @@ from nevermore.pipelines.cli.arguments import (
 from nevermore.pipelines.cli.terminal import ShowProgress, print_json, print_result, progress
 from nevermore.pipelines.config import DEFAULT_CONFIG, Engine
 from nevermore.pipelines.wording import counted
+from nevermore.scan_core.io import write_whole
 
 if TYPE_CHECKING:
     from nevermore.pipelines.cli.watch import CheckRound
@@ -67,7 +68,7 @@ def init(
     write_config(path, text)
     file, also = directory / "workspace.yaml", ""
     if not file.exists():  # an existing one may load other code, too
-        file.write_text(workspace(directory))
+        write_whole(file, workspace(directory))
         also = f" and {file}, with which `dagster dev` opens the project"
     lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
     document: dict[str, Any] = {"path": str(path)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nevermore.pipelines.wording import counted
-from nevermore.scan_core.io import hide_secrets, whole_file
+from nevermore.scan_core.io import hide_secrets, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,8 +111,7 @@ def write_page(path: Path, text: str, *, as_json: bool) -> None:
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is not a regular file: specify the HTML file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path, 0o666) as file:
-        file.write(text.encode())
+    write_whole(path, text)
     print_result({"path": str(path)}, [f"Wrote {path}"], as_json=as_json)
 
 

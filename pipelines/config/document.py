@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nevermore.pipelines.errors import ConfigError
-from nevermore.scan_core.io import remember_passwords, remember_secret
+from nevermore.scan_core.io import remember_passwords, remember_secret, write_whole
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 
@@ -499,5 +499,5 @@ def dagster_home(project: Path) -> Path:
     settings = home / "dagster.yaml"
     # what an earlier version has written is the beginning of these settings
     if not settings.exists() or _DAGSTER_SETTINGS.startswith(settings.read_text(encoding="utf-8")):
-        settings.write_text(_DAGSTER_SETTINGS, encoding="utf-8")
+        write_whole(settings, _DAGSTER_SETTINGS)
     return home

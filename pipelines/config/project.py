@@ -47,7 +47,7 @@ from nevermore.pipelines.config.tables import (
 from nevermore.pipelines.config.values import Address, Count, Cron, Seconds, Section, Texts, placed, spelled
 from nevermore.pipelines.errors import ConfigError
 from nevermore.scan_core import OptionError, ScanOptions
-from nevermore.scan_core.io import whole_file, with_file_io
+from nevermore.scan_core.io import whole_file, with_file_io, write_whole
 
 
 class AlertsConfig(Section):
@@ -582,10 +582,8 @@ def write_config(path: Path, text: str) -> None:
     """Write a config, and next to it the schema with which editors complete and check it."""
     path = path.resolve()
     # the config last: without it, the command that could not write it can be run again
-    with whole_file(path.with_name(SCHEMA), None) as sink:
-        sink.write(json.dumps(json_schema(), indent=1).encode())
-    with whole_file(path, None) as sink:
-        sink.write(f"# yaml-language-server: $schema={SCHEMA}\n{text}".encode())
+    write_whole(path.with_name(SCHEMA), json.dumps(json_schema(), indent=1))
+    write_whole(path, f"# yaml-language-server: $schema={SCHEMA}\n{text}")
 
 
 def json_schema() -> dict[str, Any]:

@@ -26,8 +26,8 @@ from nevermore.pipelines.iceberg.warehouse import (
     local_warehouse,
     metadata_files,
 )
-from nevermore.scan_core import MalformedTableError, MissingFileError
-from nevermore.scan_core.io import FileIOConfig, read_bytes
+from nevermore.scan_core import ScanError
+from nevermore.scan_core.io import FileIOConfig, read_bytes, whole_file, write_whole
 from nevermore.scan_core.metadata import FILE_PATH_ID
 
 if TYPE_CHECKING:
@@ -130,33 +130,31 @@ class _Found:
 def _find(catalog: "Catalog", name: str, folder: Path) -> _Found:
     before = metadata_location(catalog, name)
     reasons: list[str] = []
-    newest: int | None = None
-    for stored in metadata_files(folder):
-        newest = stored.version if newest is None else newest
+    files = list(metadata_files(folder))
+    for stored in files:
         # The last commit may have been interrupted. Going back further would drop commits that readers have seen.
-        if stored.version < newest - 1:
+        if stored.version < files[0].version - 1:
             break
         try:
             document = orjson.loads(read_bytes(str(stored.path), FileIOConfig()))
-            location = str(document["location"])
-            move = _Move(location, folder)
+            move = _Move(str(document["location"]), folder)
             move.check_files(document)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             reasons.append(f"{stored.path.name} is incomplete ({type(error).__name__})")
             continue
-        except (SourceError, MalformedTableError, MissingFileError) as error:
+        except (SourceError, ScanError) as error:
             reasons.append(f"{stored.path.name}: {error}")
             continue
         current = document.get("current-snapshot-id")
         action: Action = "registered" if before is None else "brought forward"
-        if local_path(location) != folder:
+        if local_path(move.location) != folder:
             action = "moved here"
             move.check_movable(name, document)
         elif before is not None and local_path(before) == stored.path:
             action = "unchanged"
-        target = str(stored.path) if action != "unchanged" else str(before)
-        snapshot_id = None if current in {None, -1} else int(current)
-        passed_over = () if action == "unchanged" else tuple(reasons)
+        snapshot_id = None if current in (None, -1) else int(current)
+        # of a link to the file the catalog's own spelling stays
+        target, passed_over = (str(before), ()) if action == "unchanged" else (str(stored.path), tuple(reasons))
         return _Found(Recovered(name, action, target, before, snapshot_id, passed_over), document, stored.version, move)
     raise SourceError(
         f"{name}: no metadata file in {folder / 'metadata'} can be used: {'; '.join(reasons) or 'there is none'}"
@@ -226,7 +224,7 @@ class _Move:
             if "manifest-list" in old:
                 snapshot["manifest-list"] = self._write_list(old["manifest-list"], written, positions)
         target = self.folder / "metadata" / f"{version:05d}-{self.mark}.metadata.json"
-        target.write_bytes(orjson.dumps(moved))
+        write_whole(target, orjson.dumps(moved))
         return target
 
     def _write_list(self, path: str, written: dict[str, tuple[str, int]], positions: dict[str, Record]) -> str:
@@ -262,7 +260,8 @@ class _Move:
         column = pa.DictionaryArray.from_arrays(paths.indices, pa.array(names, pa.string())).cast(pa.string())
         rows = rows.set_column(number, rows.schema.field(number).with_type(pa.string()), column)
         target = source.with_name(f"{uuid.uuid4()}-{self.mark}-deletes.parquet")
-        pq.write_table(rows, target, compression="zstd", write_page_index=True, store_schema=False)
+        with whole_file(target, None) as sink:
+            pq.write_table(rows, sink, compression="zstd", write_page_index=True, store_schema=False)
         written: Record = {"file_path": f"file://{target}", "file_size_in_bytes": target.stat().st_size}
         for bounds, of in (("lower_bounds", min), ("upper_bounds", max)):
             # whole paths: bounds that other writers cut short would still name the old place
@@ -299,12 +298,12 @@ class _Move:
                 return value
 
     def _read(self, path: str) -> AvroFile:
-        here = self._here(path)
-        return read_avro(read_bytes(str(here), FileIOConfig()), str(here))
+        here = str(self._here(path))
+        return read_avro(read_bytes(here, FileIOConfig()), here)
 
     def _write(self, old: AvroFile, rows: list[Record]) -> tuple[str, int]:
         """Write rows to an Avro file with the same schema and header; return its location and size."""
         data = write_avro(old.schema, rows, old.metadata)
         path = self.folder / "metadata" / f"{uuid.uuid4()}-{self.mark}.avro"
-        path.write_bytes(data)
+        write_whole(path, data)
         return f"file://{path}", len(data)

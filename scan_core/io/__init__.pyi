@@ -18,6 +18,7 @@ from nevermore.scan_core.io.private_files import spill_folder as spill_folder
 from nevermore.scan_core.io.private_files import temporary_folder as temporary_folder
 from nevermore.scan_core.io.private_files import user_folder as user_folder
 from nevermore.scan_core.io.private_files import whole_file as whole_file
+from nevermore.scan_core.io.private_files import write_whole as write_whole
 from nevermore.scan_core.io.remote import ByteRanges as ByteRanges
 from nevermore.scan_core.model.cached_property import cached_property as cached_property
 from nevermore.scan_core.model.errors import HidingStream as HidingStream

@@ -378,7 +378,7 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
         mode: as the umask allows; None keeps the mode of a file that is replaced, and gives 0o666 to a new one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; names the path.
     """
     handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -389,9 +389,22 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
             else:
                 os.fchmod(file.fileno(), (mode or 0o666) & ~_umask())
         Path(unfinished).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(unfinished).unlink(missing_ok=True)
+        # a write to a full or broken disk says nothing of the file, and no library says just this
+        if isinstance(error, OSError) and error.filename is None and error.args[1:] == (os.strerror(error.errno or 0),):
+            error.filename = str(path)
         raise
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file that appears at once and whole, with the mode of the one that it replaces; see `whole_file`.
+
+    Raises:
+        OSError: it cannot be written; names the path.
+    """
+    with whole_file(path, None) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @cache

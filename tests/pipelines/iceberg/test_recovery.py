@@ -8,16 +8,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-import pyarrow.parquet as pq
 import pytest
 
 from nevermore.checks.reference.expected_rows import live_rows
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import CatalogMismatchError, SourceError
+from nevermore.pipelines.iceberg import recovery
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.iceberg.commit import upgrade
@@ -28,6 +29,7 @@ from nevermore.pipelines.ingest.feed_run import run_once
 from nevermore.pipelines.ingest.report import IngestReport
 from nevermore.pipelines.maintain.replay import resync
 from nevermore.scan_core import open_table
+from nevermore.scan_core.io import private_files, whole_file
 
 CONFIG = """
 catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}
@@ -274,27 +276,23 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
     convert(table.refresh())
     copy = Project(tmp_path / "copy")
     shutil.copytree(project.folder, copy.folder)
-    write_bytes, write_table, left = Path.write_bytes, pq.write_table, 0
+    left = 0
 
     def fails() -> bool:
         nonlocal left
         left -= 1
         return left < 0
 
-    def half_a_file(path: Path, data: bytes) -> int:
-        if not fails():
-            return write_bytes(path, data)
-        (copy.folder / "warehouse" / f"of others {number}").mkdir()
-        write_bytes(path, data[: len(data) // 2])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    @contextmanager
+    def half_a_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+        with whole_file(path, mode) as file:
+            yield file
+            if fails():
+                (copy.folder / "warehouse" / f"of others {number}").mkdir()
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-    def no_table(rows: Any, path: Path, **options: Any) -> None:
-        if fails():
-            half_a_file(path, b"PAR1")
-        write_table(rows, path, **options)
-
-    monkeypatch.setattr(Path, "write_bytes", half_a_file)
-    monkeypatch.setattr(pq, "write_table", no_table)
+    monkeypatch.setattr(recovery, "whole_file", half_a_file)
+    monkeypatch.setattr(private_files, "whole_file", half_a_file)
     for number in range(6):  # a table has more files to write
         left = number
         before = {*copy.folder.rglob("*"), copy.folder / "warehouse" / f"of others {number}"}
@@ -302,7 +300,7 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
             main(["recover", "shop.p", "--config", str(copy.config_path)])
         assert end.value.code == 1
         assert {*copy.folder.rglob("*")} == before
-        assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
+        assert capsys.readouterr().err.startswith(f"error: [Errno 28] No space left on device: '{copy.folder}/")
     monkeypatch.undo()
     copy.recover()
     assert copy.rows() == project.rows()

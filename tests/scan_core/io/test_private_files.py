@@ -2,16 +2,18 @@
 
 import os
 import pickle
+import resource
 import secrets
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from nevermore.scan_core.io import private_files
@@ -26,6 +28,7 @@ from nevermore.scan_core.io.private_files import (
     trusted_content,
     user_folder,
     whole_file,
+    write_whole,
 )
 from nevermore.scan_core.keys.equality_index import build_index, find_deleted, shared_index
 from nevermore.scan_core.keys.lookup import DeleteKeys
@@ -280,6 +283,11 @@ def test_kernels_are_kept_in_no_folder_that_others_may_write_to(
     assert [stat.S_IMODE(p.stat().st_mode) for p in own.iterdir()] == [0o644]
 
 
+def write_csv(path: Path) -> None:
+    with whole_file(path) as file:
+        pyarrow.csv.write_csv(pa.table({"a": range(9999)}), file)
+
+
 def test_a_file_that_a_user_named_replaces_a_link_and_is_whole(tmp_path: Path) -> None:
     victim, path = tmp_path / "victim", tmp_path / "out"
     victim.write_text("own")
@@ -291,6 +299,23 @@ def test_a_file_that_a_user_named_replaces_a_link_and_is_whole(tmp_path: Path) -
         file.write(b"all")
     assert (path.read_bytes(), victim.read_text()) == (b"all", "own")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "victim"]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_whole(path, "new" * 9999), write_csv], ids=["at once", "as a stream"]
+)
+def test_a_full_disk_is_told_with_the_file_which_stays_as_it_was(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
+            write(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_folder_that_is_removed_while_it_is_used_is_made_again(attacked: Machine) -> None:
