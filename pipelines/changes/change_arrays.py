@@ -62,20 +62,19 @@ class ChangeArrays:
         else:
             self.old_code, self.limit = encode_keys(self.old_key)
             self.new_code = self.old_code
-        self.unsent = masks_of(single_array(batch.column("unchanged")))
+        masks = masks_of(single_array(batch.column("unchanged")))
+        self.unsent = {name: mask for name, mask in masks.items() if name in self.columns}
 
     def __len__(self) -> int:
         return len(self.puts)
 
 
 def masks_of(lists: pa.ListArray) -> dict[str, Mask]:
-    """For each name in some lists, the mask of the lists that have it; columns that are completed are not among them."""
+    """For each name in some lists, the mask of the lists that have it."""
     rows, encoded = np.asarray(pc.list_parent_indices(lists)), lists.flatten().dictionary_encode()
     codes = np.asarray(encoded.indices)
     result = {}
     for code, name in enumerate(encoded.dictionary.to_pylist()):
-        if name.startswith(COMPLETED):
-            continue
         mask = np.zeros(len(lists), np.bool_)
         mask[rows[codes == code]] = True
         result[name] = mask

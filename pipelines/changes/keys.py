@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nevermore.pipelines.decode.arrow_columns import plain
 from nevermore.pipelines.errors import SchemaConflictError
 from nevermore.pipelines.iceberg.row_shape import encode_rows, member, single_array
+from nevermore.scan_core import Mask
 
 Codes = NDArray[np.int64]
 _INTEGERS = (pa.int32(), pa.int64())
@@ -122,6 +123,11 @@ def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     gone = pc.is_null(changes.column("after"))
     after = [pc.if_else(gone, b, member(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]
     return pa.concat_tables([pa.table(side, names=list(key)) for side in (before, after)], promote_options="permissive")
+
+
+def touched_by(changes: pa.Table, keys: KeySet, key: Sequence[str]) -> Mask:
+    """The changes with one of some keys, before or after the change."""
+    return np.logical_or(*np.split(keys.find(keys_touched(changes, key).columns) >= 0, 2))
 
 
 def num_to_truncate(changes: pa.Table) -> int:

@@ -9,16 +9,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_arrays import COMPLETED, ChangeArrays, UnsentSources, with_sent
+from nevermore.pipelines.changes.change_arrays import (
+    COMPLETED,
+    ChangeArrays,
+    UnsentSources,
+    lists_of,
+    masks_of,
+    with_sent,
+)
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, in_change_schema, read_by_place
 from nevermore.pipelines.changes.change_run import Changes
-from nevermore.pipelines.changes.keys import KeySet, encode_keys, keys_touched, num_to_truncate
+from nevermore.pipelines.changes.keys import KeySet, keys_touched, num_to_truncate, touched_by
 from nevermore.pipelines.decode.batches import in_row_type
 from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER
 from nevermore.pipelines.errors import SchemaConflictError
-from nevermore.pipelines.iceberg.row_shape import member, single_array, with_columns, without_extensions
-from nevermore.scan_core import Scan, col
+from nevermore.pipelines.iceberg.row_shape import single_array, with_columns, without_extensions
+from nevermore.scan_core import Mask, Scan, col
 
 
 def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -30,14 +37,15 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
             cast.
         key: columns that identify a row.
     """
-    if not changes.num_rows or not pc.any(pc.greater(pc.list_value_length(changes.column("unchanged")), 0)).as_py():
+    if not ChangeArrays(changes, key).unsent:
         return changes
     earlier = _earlier(log, changes, key)
     both = pa.concat_tables([earlier, changes]).combine_chunks()
     arrays = ChangeArrays(both, key)
     sources = UnsentSources(arrays, truncated=False)
     own = np.arange(earlier.num_rows, both.num_rows)
-    return with_sent(changes, arrays, sources, own, chosen=sources.alive[own], mark=COMPLETED)
+    completed = with_sent(changes, arrays, sources, own, chosen=sources.alive[own], mark=COMPLETED)
+    return _marked(completed, _copies(changes))
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -60,7 +68,7 @@ def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncate
         keys, kept = KeySet(wanted.columns), []
         for part in scan.to_batches():
             rows = without_extensions(pa.Table.from_batches([part]))
-            found = keys.find(keys_touched(rows, key).columns).reshape(2, -1).max(axis=0) >= 0
+            found = touched_by(rows, keys, key)
             if with_truncates:
                 found |= np.asarray(pc.equal(rows.column("op"), "t"))
             kept.append(rows.filter(pa.array(found)))
@@ -155,14 +163,20 @@ def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: 
 
 
 def _merged(late: pa.Table, later: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Late changes merged with those of the log, each once, in order."""
-    logged = _like(late, later.sort_by(ORDINAL), key).drop_columns([ORDINAL])
-    both = pa.concat_tables([_each_once(logged, key), late])
-    return both.take(pc.sort_indices(both.column(ORDER)))
+    """Late changes merged in order with those of the log, which are taken from where they were logged first."""
+    logged = _like(late, later.filter(pa.array(~_copies(later))).sort_by(ORDINAL), key).drop_columns([ORDINAL])
+    both = pa.concat_tables([logged, late])
+    order = pc.sort_indices(both.column(ORDER))
+    return _marked(both.take(order), np.asarray(order) < logged.num_rows)
 
 
-def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Remove repetitions of changes that were logged again before."""
-    places = [logged.column(name) for name in ("source_file", "source_offset", ORDER, "op")]
-    codes, _ = encode_keys([*places, *(member(logged.column("key"), name) for name in key)])
-    return logged.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))
+def _copies(changes: pa.Table) -> Mask:
+    """The changes that copy earlier ones of the log: `unchanged` names a column without a name as completed."""
+    return masks_of(single_array(changes.column("unchanged"))).get(COMPLETED, np.zeros(changes.num_rows, np.bool_))
+
+
+def _marked(changes: pa.Table, copies: Mask) -> pa.Table:
+    """Changes with the mark of copies."""
+    lists = single_array(changes.column("unchanged"))
+    masks = masks_of(lists) | {COMPLETED: copies}
+    return with_columns(changes, {"unchanged": lists_of(masks, changes.num_rows, lists.type)})

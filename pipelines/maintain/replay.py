@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read_changes
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, hash_codes, num_parts, spread
-from nevermore.pipelines.changes.keys import KeySet, keys_touched
+from nevermore.pipelines.changes.keys import KeySet, keys_touched, touched_by
 from nevermore.pipelines.changes.quarantine import quarantine
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.sources import FilesSource
@@ -48,7 +48,7 @@ from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, AD
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
 from nevermore.pipelines.sources.live import KeyRanges, LiveSource, key_ranges
 from nevermore.pipelines.sources.table_position import Load
-from nevermore.scan_core import ContentFile, Mask, col
+from nevermore.scan_core import ContentFile, col
 from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
@@ -147,26 +147,17 @@ def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> I
         if changes.num_rows == 0:
             continue
         within = changes.filter(pc.less_equal(changes.column(ORDINAL), last))
-        touched += [keys_touched(within, key)] if within.num_rows else []
+        touched.append(keys_touched(within, key))
         later = changes.slice(within.num_rows)
         chosen = np.zeros(later.num_rows, np.bool_)
-        while touched and later.num_rows:
-            found = _of(later, touched, key)
+        while later.num_rows:
+            found = touched_by(later, KeySet(pa.concat_tables(touched, promote_options="permissive").columns), key)
             if (found == chosen).all():
                 break
             touched.append(keys_touched(later.filter(pa.array(found & ~chosen)), key))
             chosen = found
-        if not touched:
-            continue
         touched = [distinct_rows(pa.concat_tables(touched, promote_options="permissive"))]
         yield pa.concat_tables([within, later.filter(pa.array(chosen))])
-
-
-def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mask:
-    """Mask of changes with one of these keys, before or after the change."""
-    keys = KeySet(pa.concat_tables(touched, promote_options="permissive").columns)
-    found = keys.find(keys_touched(changes, key).columns) >= 0
-    return np.logical_or(found[: changes.num_rows], found[changes.num_rows :])
 
 
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:

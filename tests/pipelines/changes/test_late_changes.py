@@ -102,6 +102,31 @@ def test_rule_26_column_taken_from_the_log_is_taken_again_when_an_earlier_change
     assert failed <= {"no_key_is_stale", "quarantine_is_small"}  # a change of a row that turns out to be gone
 
 
+def test_rule_26_event_with_several_changes_of_a_key_stays_whole_however_many_late_ones_come(tmp_path: Path) -> None:
+    project = project_in(
+        tmp_path, order_by=["es"], source={"type": "files", "path": "landing/*.jsonl", "format": "canal-json"}
+    )
+
+    def canal(es: int, kind: str, *names: str) -> str:
+        rows = [{"id": "1", "name": name} for name in names]
+        head = {
+            "database": "shop",
+            "table": "products",
+            "isDdl": False,
+            "pkNames": ["id"],
+            "old": [{"name": ""}] * len(rows),
+        }
+        types = {"id": "int", "name": "varchar(9)"}
+        return json.dumps(head | {"type": kind, "es": es, "ts": es, "mysqlType": types, "data": rows})
+
+    late = [canal(es, "UPDATE", f"late {es}") for es in (5000, 3000, 7000, 2000)]
+    land_and_run(project, [canal(1000, "INSERT", "a")], [canal(9000, "UPDATE", "b", "c", "b", "c")])
+    for number, one in enumerate(late):
+        project.land(f"late{number}.jsonl", [one])
+        project.run()
+        assert project.rows() == [{"id": 1, "name": "c"}]
+
+
 def test_rule_28_late_changes_follow_later_key_changes(tmp_path: Path) -> None:
     project = project_in(tmp_path)
     land_and_run(
