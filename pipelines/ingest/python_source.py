@@ -9,7 +9,7 @@ Tables without a project take rows, too: without a change log, and their columns
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -247,9 +247,12 @@ def _valid(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _reader(data: Any) -> pa.RecordBatchReader:
-    if getattr(getattr(data, "index", None), "names", None) == [None] and data.index.dtype.kind == "i":
-        data = data.reset_index(drop=True)  # pandas: numbers of the rows that a filter left are no column
+    index = getattr(getattr(data, "index", None), "names", ())  # of pandas
     try:
+        if index == [None] and (data.empty or data.index.dtype.kind == "i"):
+            data = data.reset_index(drop=True)  # numbers of the rows that a filter left are no column
+        elif index and {None, *data.columns}.intersection(index):  # Arrow would call it __index_level_0__
+            raise ValueError("name its index unlike its columns, or drop it with reset_index(drop=True)")  # noqa: TRY301  told below
         if isinstance(data, list):  # PyArrow itself would take the columns of the first row
             data = pa.table(
                 {name: [row.get(name) for row in data] for name in dict.fromkeys(chain.from_iterable(data))}
@@ -379,8 +382,8 @@ class _Batch:
             for part in parts_by_key(all_rows.uniform(), table.key, limit):
                 is_old = pc.equal(part.changes.column("op"), "d")
                 old, new = part.changes.filter(is_old), part.changes.filter(pc.invert(is_old))
-                rows = (pa.table({"row": side}) for side in (old.column("before"), new.column("after")))
-                is_gone, is_new = net_changes(next(rows), next(rows), ["row"])
+                before, after = pa.table({"row": old.column("before")}), pa.table({"row": new.column("after")})
+                is_gone, is_new = net_changes(before, after, ["row"])
                 gone, came = old.filter(pa.array(is_gone)), new.filter(pa.array(is_new))
                 is_updated = KeySet(_keys(came)).find(_keys(gone)) >= 0
                 for rest in (gone.filter(pa.array(~is_updated)), came):
@@ -399,8 +402,9 @@ class _Batch:
             columns.remove(DELETED)
             scan = scan.where(f"not coalesce({DELETED}, false)")
         scan = scan.select(columns)
-        feed = table_feed(table.name, table.config, table)
-        as_named = replace(feed, rename={}, cast={}, types={}, include=(), exclude=())
+        as_named = replace(
+            table_feed(table.name, table.config, table), rename={}, cast={}, types={}, include=(), exclude=()
+        )
         for batch in scan.to_batches():
             yield _Decoder(as_named, "d", self.name).changes(pa.Table.from_batches([batch]), 1, "the table")
 
@@ -449,8 +453,7 @@ def _matching(where: "str | Expr", table: TableIngest, changes: ChangeBatch) -> 
 
 
 def _keys(changes: pa.Table) -> list[pa.Array]:
-    keys: list[pa.Array] = single_array(changes.column("key")).flatten()
-    return keys
+    return single_array(changes.column("key")).flatten()  # type: ignore[no-any-return]
 
 
 def _wanted(table: TableFeed, given: list[str], op: str) -> list[str]:
@@ -459,7 +462,7 @@ def _wanted(table: TableFeed, given: list[str], op: str) -> list[str]:
     Raises:
         SourceError: one is missing: the rows would lose its value.
     """
-    targets: Mapping[str, str] = {table.target_name(name): name for name in given}
+    targets = {table.target_name(name): name for name in given}
     known = table.key if op == "d" else (*table.key, *table.known_types)
     if missing := [name for name in dict.fromkeys(known) if name not in targets]:
         raise SourceError(
@@ -525,7 +528,7 @@ def _attempt_table(table: "CatalogTable", batch: _Batch, key: tuple[str, ...]) -
                     f"{name} has no columns {', '.join(odd)}: leave them out, cast them, or change the table first; nothing "
                     "was written"
                 )
-            changed = part.in_row_type(pa.struct(list(known.items()))).table
+            changed = part.in_row_type(pa.struct(known)).table
             rows = single_array(changed.column("after")).flatten() if batch.op == "u" else ()
             if lacking := [f.name for f, column in zip(schema.fields, rows, strict=False) if _lacks_value(f, column)]:
                 raise SourceError(

@@ -186,6 +186,21 @@ REFUSED |= {
         ),
         ("pandas", "interval", pd.DataFrame({"id": [3], "v": pd.interval_range(0, 1)}), r"no type for v \("),
         ("pandas", "column twice", pd.DataFrame([[3, 1, 2]], columns=["id", "v", "v"]), "Duplicate column names"),
+        ("pandas", "index without a name", pd.DataFrame({"id": [3]}, index=pd.Index(["a"])), "name its index"),
+        (
+            "pandas",
+            "index of a date",
+            pd.DataFrame({"id": [3]}, index=pd.to_datetime(["2026-01-01"])),
+            "name its index",
+        ),
+        ("pandas", "index like a column", pd.DataFrame({"id": [3]}, index=pd.Index([5], name="id")), "name its index"),
+        (
+            "pandas",
+            "index of two columns",
+            pd.DataFrame({"id": [3]}, index=pd.MultiIndex.from_tuples([(1, 2)], names=["v", None])),
+            r"reset_index\(drop=True\)",
+        ),
+        ("pandas", "a series", pd.Series([3], index=["a"], name="id"), "rows cannot be read from Series"),
         ("Polars", "object", pl.DataFrame({"id": [3], "v": pl.Series([object()], dtype=pl.Object)}), r"v \(Object\)"),
         (
             "Polars",
@@ -259,7 +274,8 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Projec
 
 def test_the_numbers_of_rows_in_pandas_are_no_column(project: Project) -> None:
     frame = pd.DataFrame({"id": [1, 2, 3], "v": [1, 2, 3]})
-    for part in (frame[frame.id > 1], frame.sort_values("id", ascending=False), frame.set_index("id")):
+    empty = pd.DataFrame(columns=["id", "v"], index=pd.Index([], dtype=object))
+    for part in (frame[frame.id > 1], frame.sort_values("id", ascending=False), frame.set_index("id"), empty):
         project.upsert(NAME, part)
     assert rows_of(project) == frame.to_dict("records")
 
@@ -456,7 +472,11 @@ def check_sequence(  # noqa: C901  one case per step
         elif what == "ingest":  # files and programs fill tables of one project
             others["shop.products"] |= rows
             (folder / "landing").mkdir(exist_ok=True)
-            events = [{"op": "u", "before": None, "after": {"id": key, "v": value}} for key, value in rows.items()]
+            # with times, as in a real feed: a file with the bytes of an earlier one counts as delivered again
+            events = [
+                {"op": "u", "before": None, "after": {"id": key, "v": value}, "ts_ms": number}
+                for key, value in rows.items()
+            ]
             (folder / "landing" / f"{number}.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
             assert run_once(project.config).exit_code == 0
         else:
