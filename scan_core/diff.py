@@ -316,12 +316,11 @@ def _by_type(batch: pa.RecordBatch, gone: pa.BooleanArray) -> Iterator[Changed]:
 
 
 Codes = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 """One number per row, equal where values are."""
 
 
-def net_changes(
-    deleted: pa.Table, inserted: pa.Table, compared: Sequence[str]
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def net_changes(deleted: pa.Table, inserted: pa.Table, compared: Sequence[str]) -> tuple[Flags, Flags]:
     """Which of the deleted and which of the inserted rows remain once equal ones have cancelled out.
 
     Args:
@@ -339,7 +338,7 @@ def net_changes(
     return _beyond(gone, pairs), _beyond(new, pairs)
 
 
-def _beyond(codes: Codes, spent: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _beyond(codes: Codes, spent: Codes) -> Flags:
     """A mask that is False for the first `spent[code]` rows of each code."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]

@@ -157,7 +157,7 @@ def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Dam
     while at < end:
         where = f"{place}, page {number} at byte {at}"
         found = next(
-            (h for w in _HEADER_WINDOWS if (h := page_header(pieces.read(at, min(w, end - at)), 0, min(w, end - at)))),
+            (h for w in _HEADER_WINDOWS if (h := page_header(pieces.read(at, min(w, end - at))))),
             None,
         )
         size = None if found is None else found[0].get(3)

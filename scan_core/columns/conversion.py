@@ -86,7 +86,7 @@ def _struct(
 ) -> Convert:
     if not pt.is_struct(file_type):
         raise context.fail(field, f"the file has {file_type}, the table {field.type}")
-    by_id = {field_id_of(file_type.field(i)): i for i in range(file_type.num_fields)}
+    by_id = {field_id_of(child): i for i, child in enumerate(file_type)}
     sources: list[tuple[int, Convert] | pa.Scalar] = []
     for member in members:
         index = by_id.get(member.field_id)
@@ -102,7 +102,7 @@ def _struct(
         and all(is_identity(source[1]) for source in sources if isinstance(source, tuple))
     ):
         return _unchanged
-    fields = [target.field(i) for i in range(target.num_fields)]
+    fields = list(target)
 
     def convert(array: pa.StructArray) -> pa.Array:
         children = [
@@ -208,39 +208,30 @@ def _primitive(
     return convert
 
 
-def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:  # noqa: C901  one case per type
+def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:
     """The kernel that converts `source` to `target` exactly; None if there is none."""
-
-    def cast(array: pa.Array) -> pa.Array:
-        return array.cast(target)
-
-    if pt.is_integer(target):
-        return cast if pt.is_integer(source) else None
-    if pt.is_floating(target):
-        return cast if pt.is_floating(source) and source.bit_width <= target.bit_width else None
-    if pt.is_decimal(target):
-        return cast if pt.is_decimal(source) and source.scale == target.scale else None
-    if pt.is_string(target):
-        if pt.is_struct(source) and source.get_field_index("metadata") >= 0:
-            from nevermore.scan_core.expr.variant import variant_text  # loaded on demand: few tables have them
-
-            return variant_text
-        textual = pt.is_large_string(source) or pt.is_string_view(source) or _is_bytes(source)
-        return cast if textual else None
-    if pt.is_fixed_size_binary(target):
-        return cast if _is_bytes(source) or (pt.is_fixed_size_binary(source) and source == target) else None
-    if pt.is_binary(target):
-        textual = pt.is_string(source) or pt.is_large_string(source) or pt.is_fixed_size_binary(source)
-        return cast if textual or _is_bytes(source) else None
-    if pt.is_time(target):
-        return cast if pt.is_time(source) else None
     if pt.is_timestamp(target):
         if pt.is_timestamp(source):
             return lambda array: _to_timestamp(array, target)
         return (lambda array: _to_timestamp(array.cast(pa.timestamp("us")), target)) if pt.is_date(source) else None
-    if pt.is_date(target):
-        return cast if pt.is_date(source) else None
-    return None
+    if pt.is_string(target) and pt.is_struct(source) and source.get_field_index("metadata") >= 0:
+        from nevermore.scan_core.expr.variant import variant_text  # loaded on demand: few tables have them
+
+        return variant_text
+    is_text = pt.is_large_string(source) or _is_bytes(source)
+    if pt.is_floating(target):
+        fits = pt.is_floating(source) and source.bit_width <= target.bit_width
+    elif pt.is_decimal(target):
+        fits = pt.is_decimal(source) and source.scale == target.scale
+    elif pt.is_string(target):
+        fits = is_text or pt.is_string_view(source)
+    elif pt.is_fixed_size_binary(target):
+        fits = source == target or _is_bytes(source)
+    elif pt.is_binary(target):
+        fits = is_text or pt.is_string(source) or pt.is_fixed_size_binary(source)
+    else:
+        fits = any(is_of(source) and is_of(target) for is_of in (pt.is_integer, pt.is_time, pt.is_date))
+    return (lambda array: array.cast(target)) if fits else None
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
@@ -302,7 +293,7 @@ def public_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     ]
     if not arrays:  # a batch that is made of no columns has no rows
         return batch
-    whole = [pa.concat_arrays([a, a.slice(0, 0)]) if a.offset and pa.types.is_nested(a.type) else a for a in arrays]
+    whole = [pa.concat_arrays([a, a.slice(0, 0)]) if a.offset and pt.is_nested(a.type) else a for a in arrays]
     return pa.RecordBatch.from_arrays(whole, schema=schema)
 
 
@@ -325,8 +316,7 @@ def _leaf_needs(file_type: pa.DataType, kind: Type, start: int) -> Iterator[tupl
         case StructType(members) if pt.is_struct(file_type):
             by_id: dict[int | None, Type] = {f.field_id: f.type for f in members}
             found = False
-            for index in range(file_type.num_fields):
-                child = file_type.field(index)
+            for child in file_type:
                 if (child_kind := by_id.get(field_id_of(child))) is not None:
                     found = True
                     yield from _leaf_needs(child.type, child_kind, start)
@@ -427,8 +417,7 @@ def descended(array: pa.Array, steps: Sequence[int]) -> pa.Array:
 def _members(way: Way, data_type: pa.DataType, start: int) -> Iterator[tuple[Way, pa.Field, range]]:
     if not pt.is_struct(data_type):
         return
-    for index in range(data_type.num_fields):
-        field = data_type.field(index)
+    for index, field in enumerate(data_type):
         stop = start + _leaf_count(field.type)
         yield (*way, index), field, range(start, stop)
         yield from _members((*way, index), field.type, start)

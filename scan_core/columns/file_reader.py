@@ -409,8 +409,7 @@ def _mapped_field(field: pa.Field, entry: Mapping[str, Any] | None, depth: int) 
 
 def _mapped_type(data_type: pa.DataType, mapping: Sequence[Mapping[str, Any]] | None, depth: int) -> pa.DataType:
     if pt.is_struct(data_type):
-        members = [data_type.field(i) for i in range(data_type.num_fields)]
-        return pa.struct(_mapped_fields(members, mapping, depth))
+        return pa.struct(_mapped_fields(list(data_type), mapping, depth))
     if pt.is_list(data_type) or pt.is_large_list(data_type):
         element = _mapped_fields([data_type.value_field.with_name("element")], mapping, depth)[0]
         element = element.with_name(data_type.value_field.name)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from nevermore.scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE, equality_index, file_key, read_in_parts
@@ -229,8 +230,8 @@ def _columns(schema: pa.Schema, path: str) -> tuple[int, int]:
             raise MalformedTableError(f"{path}: position deletes without the column {name} (id {field_id})")
         found.append(index)
     kinds = [schema.field(i).type for i in found]
-    textual = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
-    if not textual or not pa.types.is_signed_integer(kinds[1]):
+    textual = pt.is_string(kinds[0]) or pt.is_large_string(kinds[0])
+    if not textual or not pt.is_signed_integer(kinds[1]):
         raise MalformedTableError(f"{path}: position deletes of types {kinds[0]} and {kinds[1]}, not string and long")
     return found[0], found[1]
 
@@ -239,7 +240,7 @@ def _split_by_path(paths: pa.Array, positions: pa.Array) -> list[tuple[str, np.n
     """Positions of each distinct path; the specification sorts rows by path, so most are one run."""
     if not len(paths):
         return []
-    encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
+    encoded = paths if pt.is_dictionary(paths.type) else paths.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     values = positions.cast(pa.int64()).to_numpy()
     names = encoded.dictionary.cast(pa.string()).to_pylist()
@@ -280,11 +281,11 @@ def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None
 def _of_strings(column: BytesColumn, kind: pa.DataType, lower: Any, upper: Any) -> list[Any] | None:
     if column.num_rows > _MAX_STORED:
         return None
-    if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+    if not pt.is_string(kind) and not pt.is_binary(kind):
         return None
     stored = {bytes(column.data[begin:end]) for begin, end in pairwise(column.offsets.tolist())}
     try:
-        values: set[Any] = {v.decode() for v in stored} if pa.types.is_string(kind) else stored
+        values: set[Any] = {v.decode() for v in stored} if pt.is_string(kind) else stored
     except UnicodeDecodeError:
         return None
     known = [v for v in values if (lower is None or v >= lower) and (upper is None or v <= upper)]
@@ -344,7 +345,7 @@ class EqualityFilter:
             place = None if column in constants else column - sum(c < column for c in constants)
             index = index.rest
         lower, upper, kind = statistics.lower, statistics.upper, summary.kind
-        is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+        is_number = pt.is_integer(kind) or pt.is_temporal(kind)
         if isinstance(lower, int) and isinstance(upper, int) and is_number:
             if isinstance(index, DenseIndex) and place is not None:
                 return _of_table(index, lower, upper, self.threshold)

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, assert_never
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -74,7 +73,7 @@ from nevermore.scan_core.expr.vectors import (
 )
 from nevermore.scan_core.model.errors import EvaluationError
 from nevermore.scan_core.model.schema import ListType, MapType, StructType, Type, arrow_type
-from nevermore.scan_core.rows.buffers import Mask, boolean_values, scalar, true_flags, validity
+from nevermore.scan_core.rows.buffers import Mask, Rows, boolean_values, scalar, true_flags, validity
 
 DIVISION_BY_ZERO = "division by zero"
 
@@ -193,7 +192,7 @@ def member(array: pa.Array, index: int) -> pa.Array:
     return pc.struct_field(array, [index])
 
 
-def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
+def offsets_of(array: pa.Array) -> Rows:
     """Offsets of each row's elements in the child arrays, and the end of the last."""
     dtype = np.int64 if pa.types.is_large_list(array.type) else np.int32
     buffer = array.buffers()[1]
@@ -206,7 +205,7 @@ def _size(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type)
     return outcome(np.diff(offsets_of(arguments[0])), nulls_of(*arguments), None, result, "")
 
 
-def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: Mask) -> pa.Array:
+def _gather(child: pa.Array, places: Rows, present: Mask) -> pa.Array:
     return child.take(pa.array(places, mask=~present))
 
 
@@ -249,15 +248,13 @@ def _map_get(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Ty
     return Vector(_gather(array.items, places, present))
 
 
-def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[npt.NDArray[np.int64], Mask]:
+def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[Rows, Mask]:
     map_type = types[0]
     assert isinstance(map_type, MapType)  # noqa: S101  # binding gives map_get maps only
     return find_elements(array, array.keys, map_type.key.type, key)
 
 
-def find_elements(
-    array: pa.Array, child: pa.Array, child_type: Type, wanted: Operand
-) -> tuple[npt.NDArray[np.int64], Mask]:
+def find_elements(array: pa.Array, child: pa.Array, child_type: Type, wanted: Operand) -> tuple[Rows, Mask]:
     """For each row the place in `child` of the first element that equals `wanted`, and whether there is one."""
     offsets = offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])

@@ -18,6 +18,7 @@ from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
 from nevermore.scan_core.rows.buffers import byte_spans, index_array, true_flags
 
 Places = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 _SHORT_TEXT, _OBJECT, _ARRAY = 1, 2, 3
 """Basic types besides 0, a primitive value."""
 _LITERALS = ("null", "true", "false")
@@ -120,7 +121,7 @@ def _json(values: pa.Array) -> pa.StringArray:
     return _joined('"', texts, zone, '"')
 
 
-def _bytes(array: pa.Array) -> tuple[Places, npt.NDArray[np.uint8]]:
+def _bytes(array: pa.Array) -> tuple[Places, Bytes]:
     """(offsets, bytes) of a binary array, without the bytes of rows outside of a slice."""
     offsets, data = byte_spans(array)
     return offsets.astype(np.int64) - offsets[0], data[offsets[0] : offsets[-1]]
@@ -146,7 +147,7 @@ def _decoded(values: pa.BinaryArray, metadata: pa.BinaryArray, depth: int) -> pa
 class _Values:
     """Binary values, `data`, and the bytes of their rows' metadata, which have the keys of objects."""
 
-    def __init__(self, data: npt.NDArray[np.uint8], offsets: Places, names: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, data: Bytes, offsets: Places, names: Bytes) -> None:
         self._data = data
         self._offsets = offsets
         self._names = names
@@ -229,7 +230,7 @@ def _check(begins: Places, sizes: Places | int, ends: Places) -> None:
         raise ValueError("a value that ends outside of its bytes")
 
 
-def _numbers(data: npt.NDArray[np.uint8], begins: Places, size: Places | int, ends: Places) -> Places:
+def _numbers(data: Bytes, begins: Places, size: Places | int, ends: Places) -> Places:
     """Unsigned numbers of one to four bytes."""
     _check(begins, size, ends)
     found = np.zeros(len(begins), np.int64)
@@ -239,7 +240,7 @@ def _numbers(data: npt.NDArray[np.uint8], begins: Places, size: Places | int, en
     return found
 
 
-def _slices(data: npt.NDArray[np.uint8], begins: Places, lengths: Places, ends: Places) -> pa.BinaryArray:
+def _slices(data: Bytes, begins: Places, lengths: Places, ends: Places) -> pa.BinaryArray:
     _check(begins, lengths, ends)
     # every other element of an array over the same bytes; Arrow guesses the size of the copy by the first and last offset
     offsets = np.zeros(2 * len(begins) + 2, np.int32)

@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Literal, Member
 from nevermore.scan_core.expr.coercion import BOOLEAN, BYTES, FLOATING, INTEGRAL, TIMESTAMPS, decimal_of, name_of
 from nevermore.scan_core.expr.nodes import leaf_ids
 from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
 from nevermore.scan_core.model.statistics import unscaled_value
-from nevermore.scan_core.rows.buffers import Mask, boolean_array, boolean_values, numbers, scalar, validity
+from nevermore.scan_core.rows.buffers import Mask, Rows, boolean_array, boolean_values, numbers, scalar, validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 
@@ -73,19 +74,19 @@ def fixed_values(array: pa.Array) -> npt.NDArray[np.generic]:
 
 
 def _stored_dtype(kind: pa.DataType) -> Any:
-    return f"i{kind.bit_width // 8}" if pa.types.is_temporal(kind) else kind.to_pandas_dtype()
+    return f"i{kind.bit_width // 8}" if pt.is_temporal(kind) else kind.to_pandas_dtype()
 
 
-def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
+def short_decimal_values(array: pa.Array) -> Rows:
     """The unscaled values of a decimal128 of at most 18 digits: the low words of its 16 bytes."""
-    low: npt.NDArray[np.int64] = numbers(array, (np.int64, 2))[:, 0]
+    low: Rows = numbers(array, (np.int64, 2))[:, 0]
     return low
 
 
 def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) -> pa.Array:
     """An array of a primitive type of fixed width from values in its representation."""
     target = arrow_type(type_)
-    if pa.types.is_boolean(target):
+    if pt.is_boolean(target):
         data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
     else:
         data = np.ascontiguousarray(values, dtype=_stored_dtype(target))
@@ -174,7 +175,7 @@ def rounded_decimal(exact: pa.Array, null: Mask | None, result: Type) -> Vector:
     return Vector(rounded.cast(arrow_type(result)))
 
 
-def decimal_array(unscaled: npt.NDArray[np.int64], null: Mask | None, scale: int) -> pa.Array:
+def decimal_array(unscaled: Rows, null: Mask | None, scale: int) -> pa.Array:
     """64-bit unscaled values as decimal128(18, scale)."""
     words = np.empty((len(unscaled), 2), dtype=np.int64)
     words[:, 0] = unscaled
@@ -375,7 +376,7 @@ def number(scalar: pa.Scalar, type_: Type) -> Any:
     """A non-NULL constant as the number that stands for it in the array's buffer."""
     if name_of(type_) == "decimal":
         return unscaled_value(scalar.as_py(), decimal_of(type_)[1])
-    if pa.types.is_temporal(scalar.type):
+    if pt.is_temporal(scalar.type):
         return scalar.value
     return scalar.as_py()
 
@@ -421,7 +422,7 @@ def _may_hold_nan(side: Any) -> bool:
 class _IntegerSet:
     """Distinct integers with a table of flags: one for each integer between them, or one for their low bits."""
 
-    values: npt.NDArray[np.int64]
+    values: Rows
     flags: Mask
     is_dense: bool
 
@@ -451,7 +452,7 @@ def _integer_set(values: frozenset[int]) -> _IntegerSet:
 def _value_set(values: frozenset[Any], type_: Type) -> pa.Array:
     members = [*values, -0.0, 0.0] if 0.0 in values and name_of(type_) in FLOATING else list(values)
     kind = arrow_type(type_)
-    if pa.types.is_temporal(kind):
+    if pt.is_temporal(kind):
         return pa.array(members, pa.int64()).view(kind)
     return pa.array(members, type=kind)
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from nevermore.scan_core.model.errors import MalformedTableError, UnsupportedError
 from nevermore.scan_core.model.running import check_running
@@ -94,9 +95,9 @@ def key_column(array: pa.Array) -> KeyColumn:
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if pa.types.is_dictionary(array.type):
+    if pt.is_dictionary(array.type):
         return _dictionary_column(array)
-    if pa.types.is_null(array.type):
+    if pt.is_null(array.type):
         return FixedColumn((np.zeros(len(array), np.uint64),), np.zeros(len(array), np.bool_), len(array))
     valid = validity(array)
     if _is_byte_string(array.type):
@@ -109,20 +110,20 @@ def key_column(array: pa.Array) -> KeyColumn:
 
 def is_integer_like(kind: pa.DataType) -> bool:
     """Whether values of the type are one signed 64-bit number each."""
-    if pa.types.is_decimal(kind):
+    if pt.is_decimal(kind):
         return bool(kind.precision <= _ONE_WORD_DECIMAL_DIGITS)
-    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+    return bool(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_temporal(kind))
 
 
 def is_one_word(kind: pa.DataType) -> bool:
     """Whether one 64-bit word identifies every value of the type except NULL."""
-    return is_integer_like(kind) or bool(pa.types.is_floating(kind))
+    return is_integer_like(kind) or bool(pt.is_floating(kind))
 
 
 def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
     """The numbers of an integer-like array, arbitrary where NULL; int32 where the array stores that."""
     kind = array.type
-    stored_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
+    stored_signed = pt.is_signed_integer(kind) or pt.is_temporal(kind)
     if stored_signed and kind.bit_width in {32, 64}:
         return numbers(array, np.int64 if kind.bit_width == 64 else np.int32)
     return _words(array)[0].view(np.int64)
@@ -200,24 +201,24 @@ def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
 
 def _is_byte_string(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary_view(kind)
+        pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_string_view(kind)
+        or pt.is_binary_view(kind)
     )
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
 def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None) -> BytesColumn:
     """Byte strings with the bytes of NULL values removed; `flags` mark the values that are not NULL."""
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+    if pt.is_string_view(array.type) or pt.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    wide = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
     _, offset_buffer, data_buffer = array.buffers()
     num_rows = len(array)
     if num_rows == 0:
@@ -232,21 +233,21 @@ def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None
 
 def _words(array: pa.Array) -> list[Words]:
     kind = array.type
-    if pa.types.is_boolean(kind):
+    if pt.is_boolean(kind):
         return [numbers(array.cast(pa.uint8()), np.uint8).astype(np.uint64)]
-    if pa.types.is_floating(kind):
-        doubles = numbers(array if pa.types.is_float64(kind) else array.cast(pa.float64()), np.float64)
+    if pt.is_floating(kind):
+        doubles = numbers(array if pt.is_float64(kind) else array.cast(pa.float64()), np.float64)
         bits = doubles.view(np.uint64)
         nan = np.isnan(doubles)
         return [np.where(nan, _CANONICAL_NAN, bits) if nan.any() else bits]
-    if pa.types.is_decimal(kind):
+    if pt.is_decimal(kind):
         return _decimal_words(array)
-    if pa.types.is_fixed_size_binary(kind):
+    if pt.is_fixed_size_binary(kind):
         return _fixed_binary_words(array)
-    if pa.types.is_unsigned_integer(kind):
+    if pt.is_unsigned_integer(kind):
         return [numbers(array.cast(pa.uint64()), np.uint64)]
-    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
-        narrow = pa.types.is_integer(kind) and kind.bit_width < 64
+    if pt.is_integer(kind) or pt.is_temporal(kind):
+        narrow = pt.is_integer(kind) and kind.bit_width < 64
         if narrow:
             array = array.cast(pa.int64())
         signed = np.int64 if array.type.bit_width == 64 else np.int32
@@ -255,7 +256,7 @@ def _words(array: pa.Array) -> list[Words]:
 
 
 def _decimal_words(array: pa.Array) -> list[Words]:
-    if not pa.types.is_decimal128(array.type):
+    if not pt.is_decimal128(array.type):
         array = array.cast(pa.decimal128(min(array.type.precision, 38), array.type.scale))
     halves = numbers(array, (np.uint64, 2))
     low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from nevermore.scan_core.keys.columns import (
     BytesColumn,
@@ -187,7 +188,7 @@ def summarise_table(
 
 def prefix_of(value: Any, kind: pa.DataType) -> int | None:
     """The order-preserving prefix of a bound; None where the value or type has none."""
-    if pa.types.is_decimal(kind):
+    if pt.is_decimal(kind):
         if not isinstance(value, Decimal):
             return None
         unscaled = int(value.scaleb(kind.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT))
@@ -212,9 +213,9 @@ def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
         filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
         prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
         return prefixes
-    if pa.types.is_floating(kind) or not column.words:
+    if pt.is_floating(kind) or not column.words:
         return None
-    is_binary = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
+    is_binary = pt.is_fixed_size_binary(kind) and not pt.is_decimal(kind)
     words = column.words[0 if is_binary else -1]
     words = words if flags is None else words[~flags]
     return words.byteswap() if is_binary else words ^ np.uint64(SIGN_BIT)
@@ -405,7 +406,7 @@ class DenseIndex:
             dead[~valid] = self.null_rank > threshold
         return dead
 
-    def _dead(self, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], threshold: int) -> Mask:
+    def _dead(self, values: Rows | npt.NDArray[np.int32], threshold: int) -> Mask:
         dead = np.empty(len(values), np.bool_)
         outside = np.uint64(len(self.ranks) - 1)
         lower = np.uint64(self.lower & 0xFFFFFFFFFFFFFFFF)
@@ -479,13 +480,13 @@ def _filled(  # noqa: PLR0917  a table that is made, and what it is made of
     return DenseIndex(sequence_numbers, lower, ranks, null_rank, (summary,))
 
 
-def _values(part: DeleteKeys) -> tuple[npt.NDArray[np.int64], bool]:
+def _values(part: DeleteKeys) -> tuple[Rows, bool]:
     """The values that are not NULL, and whether there are NULLs."""
     array = part.columns[0]
     has_null = array.null_count > 0
     if has_null:
         array = array.drop_null()
-    if pa.types.is_dictionary(array.type):
+    if pt.is_dictionary(array.type):
         has_null = has_null or array.dictionary.null_count > 0
         array = array.dictionary_decode().drop_null()
     return signed_values(array).astype(np.int64, copy=False), has_null
@@ -517,7 +518,7 @@ class HashedIndex:
     seed: HashSeed
     table: HashTable
     columns: tuple[KeyColumn, ...]
-    rows: npt.NDArray[np.uint32]
+    rows: Entries
     ranks: Ranks
     null_rank: int
     summaries: tuple[KeySummary, ...]
@@ -643,7 +644,7 @@ class FactoredIndex:
 
     def has_constant(self, key: pa.Array, value: int) -> Mask:
         """Which rows have the value in a column."""
-        plain = key.dictionary_decode() if pa.types.is_dictionary(key.type) else key
+        plain = key.dictionary_decode() if pt.is_dictionary(key.type) else key
         found: Mask = signed_values(plain) == value
         return found if (valid := validity(plain)) is None else found & valid
 
@@ -654,7 +655,7 @@ def common_value(arrays: Sequence[pa.Array]) -> int | None:
     for array in arrays:
         if not len(array):
             continue
-        if array.null_count or pa.types.is_dictionary(array.type):
+        if array.null_count or pt.is_dictionary(array.type):
             return None
         values = signed_values(array)
         first = int(values[0]) if found is None else found

@@ -227,7 +227,7 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
 
 
-def parse_schema(document: Mapping[str, Any], default_id: int = 0) -> Schema:
+def parse_schema(document: Mapping[str, Any]) -> Schema:
     """A schema from its JSON form in metadata or manifests.
 
     Raises:
@@ -235,7 +235,7 @@ def parse_schema(document: Mapping[str, Any], default_id: int = 0) -> Schema:
     """
     if not isinstance(document, Mapping) or document.get("type", "struct") != "struct":
         raise MalformedTableError(f"a schema must be a struct, not {document!r:.80}")
-    schema_id = document.get("schema-id", default_id)
+    schema_id = document.get("schema-id", 0)
     if not isinstance(document.get("fields"), Sequence):
         raise MalformedTableError(f"a schema without a list of fields: {document!r:.80}")
     fields = tuple(_parse_field(f, 1) for f in document["fields"])

@@ -21,6 +21,8 @@ from nevermore.scan_core.model.schema import NestedField, PrimitiveType, Type, a
 from nevermore.scan_core.model.snapshot import PartitionSpec
 
 UInt32s = npt.NDArray[np.uint32]
+Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
@@ -28,7 +30,7 @@ _FIVE = np.uint32(5)
 _ADD = np.uint32(0xE6546B64)
 
 
-def hash_longs(values: npt.NDArray[np.int64]) -> UInt32s:
+def hash_longs(values: Int64s) -> UInt32s:
     """Hash of each value's eight little-endian bytes."""
     words = values.view(np.uint64)
     low = (words & np.uint64(0xFFFFFFFF)).astype(np.uint32)
@@ -37,7 +39,7 @@ def hash_longs(values: npt.NDArray[np.int64]) -> UInt32s:
     return _finish(_mix(state, high), np.full(len(values), 8, np.uint32))
 
 
-def hash_bytes(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> UInt32s:
+def hash_bytes(data: Bytes, starts: Int64s, lengths: Int64s) -> UInt32s:
     """Hash of the byte strings data[start : start + length], in passes of four bytes over those still long enough."""
     state = np.zeros(len(starts), np.uint32)
     blocks = lengths >> 2
@@ -54,9 +56,7 @@ def hash_bytes(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengt
     return _finish(_mix_tail(state, data, starts + (blocks << 2), lengths & 3), lengths.astype(np.uint32))
 
 
-def _mix_tail(
-    state: UInt32s, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> UInt32s:
+def _mix_tail(state: UInt32s, data: Bytes, starts: Int64s, lengths: Int64s) -> UInt32s:
     word = np.zeros(len(state), np.uint32)
     for byte in range(3):
         rows = np.flatnonzero(lengths > byte)
@@ -169,7 +169,7 @@ def _undefined(transform: Transform, source: Type) -> UnsupportedError:
     return UnsupportedError(f"partition transform {transform} is not defined for type {source}")
 
 
-def _hash(array: pa.Array, source: Type, transform: Transform) -> npt.NDArray[np.uint32]:
+def _hash(array: pa.Array, source: Type, transform: Transform) -> UInt32s:
     name = source.name if isinstance(source, PrimitiveType) else ""
     match name:
         case "int" | "long" | "date" | "time" | "timestamp" | "timestamptz":
@@ -189,7 +189,7 @@ def _hash(array: pa.Array, source: Type, transform: Transform) -> npt.NDArray[np
             raise _undefined(transform, source)
 
 
-def _hash_variable(array: pa.Array) -> npt.NDArray[np.uint32]:
+def _hash_variable(array: pa.Array) -> UInt32s:
     array = array.cast(pa.large_binary()).fill_null(b"")
     _, offset_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
@@ -197,7 +197,7 @@ def _hash_variable(array: pa.Array) -> npt.NDArray[np.uint32]:
     return hash_bytes(data, offsets[:-1], np.diff(offsets))
 
 
-def _hash_decimals(array: pa.Array) -> npt.NDArray[np.uint32]:
+def _hash_decimals(array: pa.Array) -> UInt32s:
     big_endian = np.ascontiguousarray(_decimal_bytes(array)[:, ::-1])
     negative = big_endian[:, 0] >= 0x80
     filler = np.where(negative, 0xFF, 0).astype(np.uint8)
@@ -247,7 +247,7 @@ def _truncate_decimals(array: pa.Array, width: int) -> pa.Array:
     return pc.if_else(array.is_valid(), result, pa.scalar(None, array.type))
 
 
-def _time_part(array: pa.Array, source: Type, transform: Transform) -> npt.NDArray[np.int64]:
+def _time_part(array: pa.Array, source: Type, transform: Transform) -> Int64s:
     name = source.name if isinstance(source, PrimitiveType) else ""
     values = _integers(array) if name == "date" or name in _TICKS_PER_SECOND else None
     if values is None or (name == "date" and transform.kind == "hour"):
@@ -269,13 +269,13 @@ def _time_part(array: pa.Array, source: Type, transform: Transform) -> npt.NDArr
             return values // ticks_per_hour
 
 
-def _integers(array: pa.Array) -> npt.NDArray[np.int64]:
+def _integers(array: pa.Array) -> Int64s:
     bits = array.type.bit_width
     integers = array.cast(pa.int32()).cast(pa.int64()) if bits == 32 else array.cast(pa.int64())
     return np.asarray(integers.fill_null(0))
 
 
-def _decimal_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
+def _decimal_bytes(array: pa.Array) -> Bytes:
     """(rows, 16) little-endian two's complement; bytes under a NULL are arbitrary."""
     if array.type.id != pa.decimal128(1, 0).id:
         array = array.cast(pa.decimal128(array.type.precision, array.type.scale))

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -35,7 +34,7 @@ from nevermore.scan_core.read.projection import (
     MetadataSource,
 )
 from nevermore.scan_core.read.restriction import ValueSource, file_columns_of, values_of
-from nevermore.scan_core.rows.buffers import boolean_array, index_array, numbers, validity
+from nevermore.scan_core.rows.buffers import Mask, boolean_array, index_array, numbers, validity
 from nevermore.scan_core.rows.selection import (
     All,
     RowSelection,
@@ -207,7 +206,7 @@ def aggregate_group(
         return tuple(0 if call.function == "count" else None for call in calls)
     used = [sources[i] for i in dict.fromkeys(call.column for call in calls) if i is not None]
     indices = sorted({i for source in used for i in file_columns_of(source)})
-    mask: npt.NDArray[np.bool_] | None = None
+    mask: Mask | None = None
     is_masked = count < columns.row_group.num_rows and count >= _MASKED_SHARE * columns.row_group.num_rows
     if is_masked and columns.is_untouched(indices):
         mask, selection = to_mask(selection), All(columns.row_group.num_rows)
@@ -246,7 +245,7 @@ def _key(scalar: Any) -> Any:
     return (math.isnan(value), value) if isinstance(value, float) else value
 
 
-def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+def _one(function: Function, array: pa.Array, mask: Mask | None) -> Partial:
     valid = validity(array)
     if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         valid = np.asarray(array.is_valid())
@@ -261,7 +260,7 @@ def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None
     return _sum(array, mask) if function == "sum" else _extreme(function, _chosen(array, mask))
 
 
-def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+def _sum(array: pa.Array, mask: Mask | None) -> Partial:
     if pt.is_decimal(array.type):
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
@@ -292,7 +291,7 @@ def _extreme(function: Function, array: pa.Array) -> Partial:
     return pa.scalar(float(np.fmin.reduce(values)), array.type)  # NaN only if all are
 
 
-def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+def _used_values(array: pa.DictionaryArray, mask: Mask | None) -> pa.Array:
     """Dictionary values that occur in selected rows."""
     unused = len(array.dictionary)
     used = np.zeros(unused + 1, np.bool_)
@@ -305,7 +304,7 @@ def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) 
     return array.dictionary.take(index_array(np.flatnonzero(used[:unused]))).drop_null()
 
 
-def _chosen(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+def _chosen(array: pa.Array, mask: Mask | None) -> pa.Array:
     return array if mask is None else array.filter(boolean_array(mask))
 
 

@@ -20,7 +20,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from nevermore.scan_core.columns.file_reader import RowGroup, StatisticsOf
 from nevermore.scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, narrowed, walk
@@ -372,7 +371,7 @@ def rows_of_answers(answers: "Answers", cause: Cause) -> ByPosition:
     """The rows for which everything that bitmaps answer is true."""
 
     def find(row_group: RowGroup) -> RowSelection:
-        found: npt.NDArray[np.bool_] = np.ones(row_group.num_rows, np.bool_)
+        found = np.ones(row_group.num_rows, np.bool_)
         for answer in answers.answered.values():
             found = found & answer.truth(row_group.first_row_position, row_group.num_rows).true
             if not found.any():

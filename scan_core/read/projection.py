@@ -171,7 +171,7 @@ def partition_scalar(value: Any, value_type: PrimitiveType, path: str) -> pa.Sca
         MalformedTableError: not a value of the type.
     """
     target = arrow_type(value_type)
-    if value is None or pa.types.is_null(target):
+    if value is None or pt.is_null(target):
         return pa.scalar(None, type=target)
     try:
         return _partition_scalar(partition_value(value, value_type), value_type, target)
@@ -404,8 +404,8 @@ class FileProjection:
         steps: list[int] = []
         file_type = self.schema.field(index).type
         for field in path[1:]:
-            children = range(file_type.num_fields) if pt.is_struct(file_type) else ()
-            found = [i for i in children if field_id_of(file_type.field(i)) == field.field_id]
+            children = file_type if pt.is_struct(file_type) else ()
+            found = [i for i, child in enumerate(children) if field_id_of(child) == field.field_id]
             if not found:
                 break
             steps.append(found[0])

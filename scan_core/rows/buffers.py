@@ -8,8 +8,8 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 """Row numbers."""
 
 
-def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
+def numbers(array: pa.Array, dtype: Any = None) -> NDArray[Any]:
     """The values of an array of fixed width as they are stored, garbage under NULL included.
 
     Args:
@@ -44,7 +44,7 @@ def validity(array: pa.Array) -> Mask | None:
     if array.null_count == 0:
         return None
     bitmap = array.buffers()[0]
-    if bitmap is None or pa.types.is_null(array.type):  # NULL by its type, or by what it points to
+    if bitmap is None or pt.is_null(array.type):  # NULL by its type, or by what it points to
         flags: Mask = np.asarray(array.is_valid())
         return flags
     return bits(bitmap, array.offset, len(array))
@@ -77,10 +77,10 @@ def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 def _plain_dtype(value: Any, kind: pa.DataType) -> Any:
     """The stored form of a number; None for other values and numbers that do not fit."""
-    if type(value) is float and pa.types.is_float64(kind):
+    if type(value) is float and pt.is_float64(kind):
         return np.float64
-    is_integral = pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_time64(kind)
-    if type(value) is not int or not (is_integral or pa.types.is_timestamp(kind)):
+    is_integral = pt.is_signed_integer(kind) or pt.is_date32(kind) or pt.is_time64(kind)
+    if type(value) is not int or not (is_integral or pt.is_timestamp(kind)):
         return None
     limit = 1 << (kind.bit_width - 1)
     return np.dtype(f"i{kind.bit_width // 8}") if -limit <= value < limit else None
@@ -92,7 +92,7 @@ def boolean_array(flags: Mask) -> pa.BooleanArray:
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(packed)], null_count=0)
 
 
-def index_array(places: npt.NDArray[np.int64]) -> pa.Int64Array:
+def index_array(places: Rows) -> pa.Int64Array:
     """The places as an Arrow array over the same memory."""
     plain = np.ascontiguousarray(places, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)], null_count=0)
@@ -109,7 +109,7 @@ def release_unused(window: int = 0, *, trims: bool = True) -> None:
         _trim(0)
 
 
-def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+def byte_spans(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """(offsets, the bytes that they point into) of a binary array."""
     if not len(array):
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)

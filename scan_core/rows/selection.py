@@ -28,6 +28,10 @@ _SPARSE = 16
 """Of fewer than one row in so many, positions cost less than one flag per row."""
 
 
+Positions = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True)
 class All:
     """Every row of `num_rows`."""
@@ -39,8 +43,8 @@ class All:
 class Ranges:
     """Half-open row ranges, sorted, disjoint, not touching; `starts` and `ends` are int64 of one length."""
 
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+    starts: Positions
+    ends: Positions
     num_rows: int
 
 
@@ -48,7 +52,7 @@ class Ranges:
 class Mask:
     """One boolean per row, True for selected."""
 
-    values: npt.NDArray[np.bool_]
+    values: Flags
 
 
 RowSelection = All | Ranges | Mask
@@ -78,7 +82,7 @@ def selected_count(selection: RowSelection) -> int:
             assert_never(selection)
 
 
-def to_mask(selection: RowSelection) -> npt.NDArray[np.bool_]:
+def to_mask(selection: RowSelection) -> Flags:
     """One boolean per row; a fresh array unless the selection is a Mask."""
     match selection:
         case All(num_rows):
@@ -99,7 +103,7 @@ def to_mask(selection: RowSelection) -> npt.NDArray[np.bool_]:
             assert_never(selection)
 
 
-def to_indices(selection: RowSelection) -> npt.NDArray[np.int64]:
+def to_indices(selection: RowSelection) -> Positions:
     """Positions of the selected rows, ascending."""
     match selection:
         case All(num_rows):
@@ -107,7 +111,7 @@ def to_indices(selection: RowSelection) -> npt.NDArray[np.int64]:
         case Ranges(starts, ends):
             lengths = ends - starts
             first = np.cumsum(lengths) - lengths
-            indices: npt.NDArray[np.int64] = np.arange(int(lengths.sum()), dtype=np.int64)
+            indices: Positions = np.arange(int(lengths.sum()), dtype=np.int64)
             indices += np.repeat(starts - first, lengths)
             return indices
         case Mask():
@@ -116,7 +120,7 @@ def to_indices(selection: RowSelection) -> npt.NDArray[np.int64]:
             assert_never(selection)
 
 
-def refine(selection: RowSelection, keep: npt.NDArray[np.bool_]) -> RowSelection:
+def refine(selection: RowSelection, keep: Flags) -> RowSelection:
     """The selected rows for which `keep`, one boolean per *selected* row, is True."""
     if len(keep) != selected_count(selection):
         raise ValueError(f"keep has {len(keep)} values for {selected_count(selection)} selected rows")
@@ -164,7 +168,7 @@ def slice_selection(selection: RowSelection, offset: int, length: int) -> RowSel
             assert_never(selection)
 
 
-def from_indices(indices: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
+def from_indices(indices: Positions, num_rows: int) -> RowSelection:
     """A selection of ascending positions, as ranges if these are few."""
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
     if len(breaks) >= _FEW_RANGES:
@@ -199,7 +203,7 @@ def from_ranges(ranges: Sequence[tuple[int, int]], num_rows: int) -> RowSelectio
     return Ranges(edges[:, 0].copy(), edges[:, 1].copy(), num_rows)
 
 
-def without(positions: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
+def without(positions: Positions, num_rows: int) -> RowSelection:
     """All rows but those at `positions`, each in [0, num_rows), in any order, repeats allowed."""
     if len(positions) == 0:
         return All(num_rows)
@@ -208,7 +212,7 @@ def without(positions: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
     return Mask(mask)
 
 
-def runs(selection: RowSelection) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def runs(selection: RowSelection) -> tuple[Positions, Positions]:
     """Starts and ends of the maximal runs of selected rows."""
     match selection:
         case All(num_rows):
@@ -346,8 +350,6 @@ def _draw(key: int, purpose: int, block: int, count: int) -> npt.NDArray[np.uint
     return generator.random_raw(count)
 
 
-Positions = npt.NDArray[np.int64]
-
 _MAX_ROW_POSITION = 1 << 63
 _CONTAINER_ROWS = 1 << 16
 _CONTAINER_BYTES = 95
@@ -400,7 +402,7 @@ def decode_roaring(data: bytes, source: str) -> RoaringPositions:
     return found
 
 
-def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RoaringPositions:
+def positions_in_mask(mask: Flags) -> RoaringPositions:
     """The positions of the flags that are set."""
     from pyroaring import BitMap64
 
@@ -440,7 +442,7 @@ def positions_within(positions: RowPositions, first_row: int, num_rows: int) -> 
     return np.asarray(inside.to_array()).view(np.int64) - first_row
 
 
-def mark_rows(positions: RoaringPositions, first_row: int, mask: npt.NDArray[np.bool_]) -> None:
+def mark_rows(positions: RoaringPositions, first_row: int, mask: Flags) -> None:
     """Set the flags of the rows [first_row, first_row + len(mask)) that are in `positions`."""
     end_row, bitmap = first_row + len(mask), positions.bitmap
     if bitmap.range_cardinality(first_row, end_row) * 16 < len(mask):  # most containers list their rows

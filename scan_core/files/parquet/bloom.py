@@ -96,13 +96,13 @@ def is_comparable(file_type: pa.DataType, table_type: pa.DataType) -> bool:
 
     Promotions keep integers, decimals and floats what they are, but turn dates into timestamps and change units.
     """
-    if pa.types.is_temporal(table_type) or pa.types.is_temporal(file_type):
-        if pa.types.is_date32(table_type):
-            return bool(pa.types.is_date32(file_type))
-        is_kind = pa.types.is_timestamp if pa.types.is_timestamp(table_type) else pa.types.is_time
+    if pt.is_temporal(table_type) or pt.is_temporal(file_type):
+        if pt.is_date32(table_type):
+            return bool(pt.is_date32(file_type))
+        is_kind = pt.is_timestamp if pt.is_timestamp(table_type) else pt.is_time
         return bool(is_kind(file_type) and is_kind(table_type) and table_type.unit == "us")
-    if pa.types.is_floating(table_type) or pa.types.is_integer(table_type):
-        return bool(pa.types.is_floating(file_type) == pa.types.is_floating(table_type))
+    if pt.is_floating(table_type) or pt.is_integer(table_type):
+        return bool(pt.is_floating(file_type) == pt.is_floating(table_type))
     return True
 
 
@@ -130,14 +130,14 @@ class BloomTest:
 
 def plain_encoded(value: Any, file_type: pa.DataType, physical_type: int) -> tuple[bytes, ...] | None:
     """The encodings of a value of the table in the file; none if the file cannot hold it, None if unknown."""
-    if isinstance(value, bool) or pa.types.is_boolean(file_type):
+    if isinstance(value, bool) or pt.is_boolean(file_type):
         return None
     match value:
         case str() if physical_type == _BYTE_ARRAY:
             return (value.encode(),)
         case bytes() if physical_type in {_BYTE_ARRAY, _FIXED}:
             return (value,)
-        case Decimal() if pa.types.is_decimal(file_type):
+        case Decimal() if pt.is_decimal(file_type):
             return _encoded_decimal(value, file_type, physical_type)
         case int() if physical_type in {_INT32, _INT64}:
             return _encoded_integer(value, file_type, physical_type)
@@ -154,13 +154,13 @@ def _integer_bytes(value: int, physical_type: int) -> tuple[bytes, ...]:
 
 
 def _encoded_integer(value: int, file_type: pa.DataType, physical_type: int) -> tuple[bytes, ...] | None:
-    if pa.types.is_timestamp(file_type) or pa.types.is_time(file_type):
+    if pt.is_timestamp(file_type) or pt.is_time(file_type):
         if file_type.unit == "us":
             return _integer_bytes(value, physical_type)
         if file_type.unit == "ms":
             return _integer_bytes(value // 1000, physical_type) if value % 1000 == 0 else ()
         return None
-    if pa.types.is_signed_integer(file_type) or pa.types.is_date32(file_type):
+    if pt.is_signed_integer(file_type) or pt.is_date32(file_type):
         return _integer_bytes(value, physical_type)
     return None
 

@@ -659,8 +659,9 @@ class WholeChunks:
         leaves = sorted({leaf for i in wanted for leaf in columns.leaves[i]})
         counts.whole.update(wanted)
         chunks = self._layout.footer.row_groups[row_group.index].chunks
+        names = ", ".join(repr(columns.fields[i].name) for i in wanted)
         with (
-            refusing_malformed(self._path, lambda: f"row group {row_group.index}, columns {self._names(wanted)}"),
+            refusing_malformed(self._path, f"row group {row_group.index}, columns {names}"),
             self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
         ):
             if check is not None:
@@ -694,6 +695,3 @@ class WholeChunks:
                 source, self._layout.metadata, sorted(dictionaries), verifies=self._layout.verifies
             )
         return self._readers[dictionaries]
-
-    def _names(self, columns: Sequence[int]) -> str:
-        return ", ".join(repr(self._layout.columns.fields[i].name) for i in columns)

@@ -304,7 +304,7 @@ class DecodedSizes:
     def _as_numbers(self, page: PageFacts) -> bytes:
         """A page whose header states that its values are numbers."""
         data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
-        found = page_header(data, 0, len(data))
+        found = page_header(data)
         assert found is not None  # noqa: S101  it was read before
         header, begin = found
         details, encoding = (8, 4) if page.kind == DATA_PAGE_V2 else (5, 2)

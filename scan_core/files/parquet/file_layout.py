@@ -71,20 +71,19 @@ class PageFacts(NamedTuple):
     offset: int = 0
 
 
-def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | None:
-    """The header of the page in data[position : position + length], and where its body begins; None if it is not valid."""
-    for size in (_HEADER_BYTES, length):
+def page_header(data: Raw) -> tuple[Struct, int] | None:
+    """The header of the page that begins with `data`, and where its body begins; None if it is not valid."""
+    for size in (_HEADER_BYTES, len(data)):
         try:
-            header, end = read_struct(bytes(data[position : position + min(length, size)]))
+            return read_struct(bytes(data[:size]))
         except ThriftError:
             continue
-        return header, position + end
     return None
 
 
-def page_facts(data: Raw, position: int = 0) -> PageFacts | None:
-    """What the header at `position` states; None where it states no sizes, or goes on behind `data`."""
-    if (found := page_header(data, position, len(data) - position)) is None:
+def page_facts(data: Raw) -> PageFacts | None:
+    """What the header of a page states; None where it states no sizes, or goes on behind `data`."""
+    if (found := page_header(data)) is None:
         return None
     header, body = found
     kind: Any = header.get(1)
