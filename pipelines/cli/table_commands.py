@@ -416,7 +416,7 @@ def status(
     mirrors = [name for name in tables or () if name not in known.published]
     found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)
     published = published_status(catalog, known, tables or None)
-    slots = slot_status(known, tables or None)
+    slots = slot_status(known, tables or None, catalog)
     if as_json:
         others = [*({"kind": "published", **asdict(table)} for table in published)]
         print_json([*map(_mirror_document, found), *others, *({"kind": "slot", **asdict(slot)} for slot in slots)])

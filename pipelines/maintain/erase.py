@@ -414,7 +414,8 @@ class _Run:
         sides = [side for side in _SIDES if side in log.table.schema.names]
         names = [f"{side}.{name}" for side in sides for name in self._key]
         matches = (batch for side in sides[1:] for batch in self._changes_that_match(side, log, files, names))
-        parts = [found, *(part for batch in matches for part in self._sides(batch, sides))]
+        sent = (rows for batch in matches for rows in self._keys_by_side(batch, sides))
+        parts = [found, *(rows.filter(pa.array(self._null_free(rows))) for rows in sent)]
         found = distinct_rows(pa.concat_tables(parts, promote_options="permissive"))
         moves = [rows for _, batch in _stored_rows(log, files, names) if (rows := self._moved(batch, sides))]
         while True:  # a key that became another is the same row; it may have become a third
@@ -453,11 +454,6 @@ class _Run:
             rows = self._null_free(pa.table(batch.select([n for n in names if n.startswith("after.")])))
             rows[np.asarray(pc.list_parent_indices(unsent).filter(lacks), np.int64)] = False
             yield batch.select(names).filter(pa.array(rows))
-
-    def _sides(self, batch: pa.RecordBatch, sides: Sequence[str]) -> Iterator[pa.Table]:
-        """The keys of changes: those sent, and those of the rows before and after."""
-        for rows in self._keys_by_side(batch, sides):
-            yield rows.filter(pa.array(self._null_free(rows)))
 
     def _moved(self, batch: pa.RecordBatch, sides: Sequence[str]) -> list[pa.Table]:
         """The keys of each side of the changes that give a row another key; nothing without any."""

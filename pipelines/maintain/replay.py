@@ -125,7 +125,8 @@ def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end
     if first > last:
         asked = " ".join(f"--{side} {text}" for side, text in (("from", start), ("to", end)) if text is not None)
         raise SourceError(f"no change of {name} is within {asked}; its mirror has changes 1 to {applied}")
-    _refuse_truncates(log, name, first, applied)
+    if log.scan().where(f"op = 't' and ordinal >= {first} and ordinal <= {applied}").count():
+        raise SourceError(f"{name} was truncated after change {first}, which affects every row; use `nevermore resync`")
     rejects = _Quarantine(catalog, name)
     limit = table_config.memory_limit_bytes // BATCH_SHARE
     logged = read_changes(log.table, first - 1, applied, limit)
@@ -158,12 +159,6 @@ def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> I
             chosen = found
         touched = [distinct_rows(pa.concat_tables(touched, promote_options="permissive"))]
         yield pa.concat_tables([within, later.filter(pa.array(chosen))])
-
-
-def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
-    where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
-    if log.scan().where(where).count():
-        raise SourceError(f"{name} was truncated after change {first}, which affects every row; use `nevermore resync`")
 
 
 def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
@@ -272,15 +267,13 @@ def resync_from(
         raise SourceError(
             f"{', '.join(paths)}: no rows; an empty load would delete every row. To do that, truncate the source instead"
         )
-    log.replace_all(chain([first], batches), _position_after_load(config, name, log.position))
-    return resync(catalog, config, name)
-
-
-def _position_after_load(config: Config, name: str, position: str) -> str:
-    """The position at which a table goes on after a full load: a topic may no longer have what follows the last one."""
+    position = log.position
     with closing(Readers()) as readers:
         (feed,) = feeds_of(config, [name], readers)
-        return position if feed.topics is None else feed.topics.after_load(position)
+        if feed.topics is not None:  # a topic may no longer have what follows the last one
+            position = feed.topics.after_load(position)
+    log.replace_all(chain([first], batches), position)
+    return resync(catalog, config, name)
 
 
 def resync_from_source(catalog: "Catalog", config: Config, name: str) -> Resynced:

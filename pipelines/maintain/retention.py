@@ -27,7 +27,7 @@ from nevermore.pipelines.iceberg.checked_catalog import open_existing
 from nevermore.pipelines.iceberg.commit import commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import data_location, metadata_location, storage_of
 from nevermore.pipelines.ingest.feeds import feeds_of
-from nevermore.pipelines.publish.state import STATE, PublishedState, base_of
+from nevermore.pipelines.publish.state import STATE, base_of
 from nevermore.pipelines.wording import counted, counts
 from nevermore.scan_core import (
     DataFile,
@@ -469,17 +469,14 @@ def _needs(
         if name == target.name:
             is_last, reason = [STATE in snapshot.summary for snapshot in line], "published state"
         elif target.name in config.tables and (made := find_table(catalog, name)) is not None:
-            read = _snapshot_read(base_of(made, entry.mode).state, target.name)
-            is_last, reason = [snapshot.snapshot_id == read for snapshot in line], f"changes for {name}"
+            state = base_of(made, entry.mode).state
+            read = None if state is None else state.sources.get(target.name)
+            is_last = [read is not None and snapshot.snapshot_id == read.snapshot_id for snapshot in line]
+            reason = f"changes for {name}"
         else:
             continue
         if any(is_last):
             yield _num_through(is_last), reason
-
-
-def _snapshot_read(state: PublishedState | None, mirror: str) -> int | None:
-    source = None if state is None else state.sources.get(mirror)
-    return None if source is None else source.snapshot_id
 
 
 def _num_through(is_last: Sequence[bool]) -> int:

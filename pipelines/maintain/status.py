@@ -188,25 +188,40 @@ class SlotStatus:
     warning: str | None = None
 
 
-def slot_status(config: Config, tables: Sequence[str] | None = None) -> list[SlotStatus]:
-    """The replication slots that tables of a config are read from, all by default, as their servers have them now."""
+def slot_status(
+    config: Config, tables: Sequence[str] | None = None, catalog: "Catalog | None" = None
+) -> list[SlotStatus]:
+    """The replication slots that tables of a config are read from, all by default, as their servers have them now.
+
+    With the catalog, a slot is also compared with the positions of its tables.
+    """
     entries = {**config.tables, **config.patterns}
     sources = {
         source.model_dump_json(): source
         for name, entry in entries.items()
         if (not tables or name in tables) and isinstance(source := entry.source, PostgresSource)
     }
-    return [_slot_status(source) for source in sources.values()]
+    return [_slot_status(source, config, catalog) for source in sources.values()]
 
 
-def _slot_status(source: PostgresSource) -> SlotStatus:
+def _slot_status(source: PostgresSource, config: Config, catalog: "Catalog | None") -> SlotStatus:
     from nevermore.pipelines.sources.postgres.server import slot_of
 
     try:
         slot = slot_of(source)
+        # positions after the slot: an ingester moves its tables on, and then the slot
+        found = [
+            source_position(log)
+            for name, entry in config.tables.items()
+            if catalog is not None
+            and entry.source == source
+            and (log := find_table(catalog, change_log_name(name))) is not None
+        ]
+        read = (PostgresPosition.from_json(text).at for text in found if text is not None)
+        complaint = slot.complaint(source, min(read, default=slot.confirmed))
     except PipelineError as error:
         return SlotStatus(source.slot, warning=str(error))
-    return SlotStatus(source.slot, slot.held_bytes, slot.lag_bytes, slot.status, slot.complaint(source))
+    return SlotStatus(source.slot, slot.held_bytes, slot.lag_bytes, slot.status, complaint)
 
 
 def describe_position(text: str) -> str:

@@ -192,7 +192,8 @@ class PostgresReader(LiveSource):
         if slot.status == "lost":
             raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
         if oldest is not None and slot.confirmed > oldest:
-            raise lost(f"slot {name} was read up to {lsn_text(slot.confirmed)} by someone else", oldest)
+            at = lsn_text(slot.confirmed)
+            raise lost(f"slot {name} was read up to {at} by someone else, or dropped and created again", oldest)
         return slot.confirmed
 
     def news(self, positions: Collection[str | None]) -> str | None:

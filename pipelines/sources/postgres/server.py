@@ -137,7 +137,6 @@ class Slot:
         plugin: its output plugin.
         database: its database.
         confirmed: log position up to which changes are acknowledged.
-        restart: log position from which on the server keeps its log.
         status: whether the log is kept (`reserved`, `extended`, `unreserved`, `lost`).
         active_pid: process that reads from it.
         held_bytes: size of the log that the server keeps for it.
@@ -147,16 +146,19 @@ class Slot:
     plugin: str | None
     database: str | None
     confirmed: int
-    restart: int
     status: str | None
     active_pid: int | None
     held_bytes: int
     lag_bytes: int
 
-    def complaint(self, source: PostgresSource) -> str | None:
-        """What is wrong with the log that the server keeps for the slot; None if it is little."""
+    def complaint(self, source: PostgresSource, oldest: int = 2**64) -> str | None:
+        """What is wrong with the slot, whose tables were read up to `oldest` or more, or with its log; None if nothing is."""
         if self.status == "lost":
             return f"the server has removed log that slot {source.slot} needs: nevermore resync TABLE --from-source"
+        if self.confirmed > oldest:
+            at = lsn_text(self.confirmed)
+            why = f"slot {source.slot} was read up to {at} by someone else, or dropped and created again"
+            return str(lost(why, oldest))
         if self.held_bytes <= source.max_held_bytes:
             return None
         by = f", which process {self.active_pid} reads" if self.active_pid is not None else ", which nobody reads now"
@@ -325,24 +327,13 @@ class Server:
     def slot(self) -> Slot | None:
         """The replication slot; None if there is none."""
         rows = self.query(
-            "SELECT plugin, database, confirmed_flush_lsn::text, restart_lsn::text, wal_status, active_pid, "
-            "pg_current_wal_lsn() - restart_lsn, pg_current_wal_lsn() - confirmed_flush_lsn "
+            "SELECT plugin, database, coalesce(confirmed_flush_lsn - '0/0', 0)::bigint, wal_status, active_pid, "
+            "coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, "
+            "coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::bigint "
             "FROM pg_replication_slots WHERE slot_name = %s",
             self.source.slot,
         )
-        if not rows:
-            return None
-        plugin, database, confirmed, restart, status, pid, held, lag = rows[0]
-        return Slot(
-            plugin,
-            database,
-            lsn_of(confirmed or "0/0"),
-            lsn_of(restart or "0/0"),
-            status,
-            pid,
-            int(held or 0),
-            int(lag or 0),
-        )
+        return Slot(*rows[0]) if rows else None
 
     def first_changes(self, publication: str, most: int) -> list[str]:
         """Log positions of the first changes of published tables that are not confirmed, about `most` of them.

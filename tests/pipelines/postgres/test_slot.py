@@ -53,6 +53,25 @@ def test_the_slot_of_an_idle_table_follows_a_busy_database(idle: Any) -> None:
     assert after.lag_bytes < MIB
 
 
+@pytest.mark.parametrize("how", ["made again", "read by another"])
+def test_status_tells_of_a_slot_that_lost_changes(how: str, idle: Any) -> None:
+    config = idle.config("items")
+    idle.ingest(config)
+    fine = nevermore(config, "status")
+    assert (fine.returncode, fine.stderr) == (0, "")
+    idle.sql("INSERT INTO items VALUES (2)")
+    if how == "read by another":
+        idle.sql(f"SELECT pg_replication_slot_advance('{idle.slot}', pg_current_wal_lsn())")
+    else:
+        idle.drop_slot()
+        idle.sql(f"SELECT pg_create_logical_replication_slot('{idle.slot}', 'pgoutput')")
+    shown = nevermore(config, "status")
+    assert "by someone else, or dropped and created again, so changes after" in shown.stderr
+    assert "nevermore resync TABLE --from-source" in shown.stderr
+    (table,) = run_once(config).tables
+    assert "by someone else, or dropped and created again" in str(table.error)
+
+
 def test_log_that_is_held_is_warned_of_everywhere(idle: Any) -> None:
     config = idle.config("items")
     (none,) = slot_status(config)
