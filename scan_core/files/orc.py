@@ -319,7 +319,6 @@ class OrcFileReader(FileReader):
         """Refuse a stripe before it is decoded: a few bytes may stand for one long text in each of millions of rows."""
         columns = set(column_indices if self._can_select else range(len(self._stored_schema)))
         names = ", ".join(repr(self._stored_schema.names[i]) for i in sorted(columns)[:5])
-        names += f" and {len(columns) - 5} more" if len(columns) > 5 else ""
         types = [(self._stored_schema.field(i).type, self._column_ids[i]) for i in columns]
         with refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"):
             content = self._content(row_group.index)
@@ -493,14 +492,13 @@ def _with_ids_below(kind: pa.DataType, depth: int) -> pa.DataType:
 def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> ColumnStatistics:
     """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or not usable."""
     fields = last_of_each(message)
-    values = int(fields.get(1, -1))
-    null_count = num_rows - values if 0 <= values <= num_rows else None
-    if null_count == 0 and fields.get(10, 0):
-        null_count = None
+    lacking = num_rows - int(fields.get(1, -1))
+    # a writer without indexes counts no values and says that none is NULL; older ones do not say it
+    is_known = 0 <= lacking <= num_rows and bool(lacking) == bool(fields.get(10, 0 < lacking < num_rows))
     lower, upper = _bounds(fields, kind)
-    if lower is None or upper is None:
+    if None in (lower, upper):
         lower = upper = None
-    return ColumnStatistics(lower, upper, null_count, None, num_rows)
+    return ColumnStatistics(lower, upper, lacking if is_known else None, None, num_rows)
 
 
 def _bounds(fields: dict[int, Any], kind: pa.DataType) -> tuple[Any, Any]:

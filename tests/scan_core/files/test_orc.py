@@ -11,7 +11,7 @@ from pyarrow import orc
 from nevermore import scan_core
 from nevermore.scan_core.columns.file_reader import field_id_of
 from nevermore.scan_core.files import open_file
-from nevermore.scan_core.files.orc import OrcFileReader, open_orc
+from nevermore.scan_core.files.orc import OrcFileReader, column_statistics, open_orc
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
 from nevermore.scan_core.model.snapshot import FileFormat
@@ -141,6 +141,26 @@ def test_stripe_statistics_bound_the_values(tmp_path: Path, compression: str) ->
     assert found[3] == ColumnStatistics(Decimal("1.25"), Decimal("1.25"), 2, None, 3)
     assert found[4] == ColumnStatistics(-0.0, 2.5, 1, None, 3)
     assert found[5] == ColumnStatistics(7, 9, 0, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "null_count"),
+    [
+        (b"\x08\x02\x50\x01", 1),
+        (b"\x08\x03\x50\x00", 0),
+        (b"\x08\x00\x50\x01", 3),
+        (b"\x08\x02", 1),
+        (b"\x08\x03", 0),
+        pytest.param(b"\x08\x00\x50\x00", None, id="written by ORC Java without indexes"),
+        pytest.param(b"\x08\x00", None, id="the same of a writer that does not say whether any is NULL"),
+        pytest.param(b"\x08\x02\x50\x00", None, id="some are lacking, none is NULL"),
+        pytest.param(b"\x08\x03\x50\x01", None, id="all are there, some are NULL"),
+        (b"\x08\x04\x50\x00", None),
+        (b"", None),
+    ],
+)
+def test_statistics_that_contradict_themselves_say_nothing_of_null(message: bytes, null_count: int | None) -> None:
+    assert column_statistics(message, 3, pa.int64()).null_count == null_count
 
 
 def test_rule_23_file_without_rows(tmp_path: Path) -> None:
