@@ -26,8 +26,7 @@ def open_file(
         path: as the manifest writes it; relocated by `file_io`.
         file_format: of its manifest entry.
         io: how to open paths.
-        reads_pages: decode only the pages, of ORC the row groups inside stripes, that hold selected rows, where the file has
-            an index of them.
+        reads_pages: decode only the pages that hold selected rows, where the file has a page index.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
         verifies: compare checksums where the file has them, those of Avro and ORC in any case.
@@ -52,7 +51,7 @@ def open_file(
         case FileFormat.ORC:
             from nevermore.scan_core.files.orc import open_orc
 
-            return open_orc(path, io, reads_pages=reads_pages)
+            return open_orc(path, io)
         case FileFormat.AVRO:
             from nevermore.scan_core.files.avro import open_avro
 

@@ -5,19 +5,19 @@ Everything here is bytes and NumPy arrays; Arrow types and the reader are in `or
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.orc as po
 
 from nevermore.scan_core.io.remote import ByteSource
 
 Integers = npt.NDArray[np.int64]
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
 """Bits a value, by their five-bit code."""
-PRESENT, DATA, LENGTH, DICTIONARY, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 3, 5, 6, 8
+PRESENT, DATA, LENGTH, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 5, 6, 8
 """Kinds of streams. Bloom filters of kind 7, of old writers, hash text in whatever character set these had."""
 _INDEXES = frozenset({ROW_INDEX, 7, BLOOM_FILTER})
 _MAX_SECTION_BYTES = 64 * 1024**2
@@ -27,110 +27,247 @@ _MAX_BLOCK_BYTES = 64 * 1024**2
 _BOUNDED_CODECS = frozenset({1, 2, 4, 5})
 """Zlib, Snappy, LZ4, zstd."""
 _MAX_VARINT_BYTES = 10
-_WINDOW = 65_536
-"""Integers decoded at a time, at least: a stream may hold very many."""
-_BLOCK_HEADER_BYTES = 3
-_MAX_RUN_BYTES = 2 * (512 * 8 + 512)
-"""More than what the values take that a writer holds back until it knows their run."""
 
 
-def integers(data: bytes, count: int, *, version: int, signed: bool) -> Iterator[Integers]:
-    """The first `count` integers of a stream in run-length encoding 1 or 2, or all where it ends before, some at a time.
-
-    Unsigned ones of 64 bits are negative.
+def decode_booleans(data: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The first `count` booleans of a stream, most significant bit first.
 
     Raises:
-        ValueError: a run that is cut.
-        OSError: a run that contradicts itself.
+        ValueError: the stream ends before.
     """
-    begin, found, ends = 0, 0, list[Any]()
-    for length, stop, base in _runs(data, version):
-        found += length
-        ends.append((found, base))
-        if found and (found >= min(count, _WINDOW) or stop == len(data)):
-            values = decode_signed({DATA: data[begin:stop]}, min(found, count), version).to_numpy()
-            yield values if signed else _as_unsigned(values, ends)
-            if (count := count - found) <= 0:
-                return
-            begin, found, ends = stop, 0, []
+    parts: list[bytes] = []
+    position, left = 0, -(-count // 8)
+    while left > 0 and position < len(data):
+        control = data[position]
+        if control < 0x80:
+            part = data[position + 1 : position + 2] * (control + 3)
+            position += 2
+        else:
+            part = data[position + 1 : position + 257 - control]
+            position += 257 - control
+        parts.append(part)
+        left -= len(part)
+    bits = np.unpackbits(np.frombuffer(b"".join(parts), np.uint8))
+    if len(bits) < count:
+        raise ValueError(f"a stream of booleans ends after {len(bits)} of {count}")
+    return bits[:count].astype(np.bool_)
 
 
 def decode_integers(data: bytes, count: int, *, version: int, signed: bool) -> Integers:
-    """The first `count` integers of a stream at once.
+    """The first `count` integers of a stream in run-length encoding 1 or 2; unsigned ones are below 2**63.
 
     Raises:
-        ValueError: the stream ends before, or as `integers`.
-        OSError: as `integers`.
+        ValueError: the stream ends before, or a run contradicts itself.
     """
-    found = np.concatenate([np.zeros(0, np.int64), *integers(data, count, version=version, signed=signed)])
-    if len(found) < count:
-        raise ValueError(f"a stream of integers ends after {len(found)} of {count}")
-    return found
+    runs: list[Integers] = []
+    left = count
+    for run in _runs(data, count, version=version, signed=signed):
+        runs.append(run)
+        left -= len(run)
+    if left > 0:
+        raise ValueError(f"a stream of integers ends after {count - left} of {count}")
+    return np.concatenate([np.zeros(0, np.int64), *runs])
 
 
-def _runs(data: bytes, version: int) -> Iterator[tuple[int, int, int | None]]:  # noqa: C901  one case per encoding
-    """Of each run its number of integers, its end, and the number that its integers are relative to, as it is stored.
-
-    A last run of encoding 2 that is cut has no integers, as the decoder refuses all of it.
-    """
-    position = 0
-    while position < len(data):
-        base = None
+def _runs(data: bytes, count: int, *, version: int, signed: bool) -> Iterator[Integers]:
+    """The runs of a stream, `count` integers in all, or fewer where it ends before."""
+    cursor = _Cursor(data)
+    while count > 0:
         try:
-            first = data[position]
-            position += 1
-            if version == 1 and first < 0x80:
-                length = first + 3
-                base, position = _varint(data, position + 1)
-            elif version == 1:
-                length = 256 - first
-                for _ in range(length):
-                    _, position = _varint(data, position)
-            elif first < 0x40:
-                length = (first & 7) + 3
-                position += (first >> 3) + 1
-            else:
-                code, length = (first >> 1) & 31, ((first & 1) << 8 | data[position]) + 1
-                position += 1
-                num_bits = length * _WIDTHS[code]
-                if first >= 0xC0:
-                    base, position = _varint(data, position)
-                    _, position = _varint(data, position)
-                    num_bits = max(length - 2, 0) * _WIDTHS[code] if code else 0
-                elif first >= 0x80:
-                    base, third, fourth = 0, data[position], data[position + 1]
-                    width = min((fourth >> 5) + 1 + _WIDTHS[third & 31], 64)
-                    patch_bits = (fourth & 31) * min(w for w in _WIDTHS if w >= width)
-                    position += 2 + (third >> 5) + 1 + (patch_bits + 7) // 8
-                position += (num_bits + 7) // 8
+            run = _run_v1(cursor, signed) if version == 1 else _run_v2(cursor, signed)
         except IndexError:
-            position = len(data) + 1
-        if position > len(data):
-            if version == 1:
-                raise ValueError("a stream of integers ends inside a run")
-            length, position, base = 0, len(data), None
-        yield length, position, base
+            return
+        yield run[:count]
+        count -= len(run)
 
 
-def _as_unsigned(values: Integers, ends: Sequence[tuple[int, int | None]]) -> Integers:
-    """The integers of runs with these ends, which were decoded as signed ones."""
-    found, begin = (values << 1) ^ (values >> 63), 0
-    for end, base in ends:
-        if base is not None:
-            more = base - ((base >> 1) ^ -(base & 1))
-            found[begin:end] = values[begin:end] + ((more + 2**63) % 2**64 - 2**63)
-        begin = end
-    return found
+def bound_sum(data: bytes, count: int, version: int) -> float:
+    """At least the sum of the first `count` unsigned integers of a stream, most of it by the headers of the runs alone.
+
+    A stream may end before: values that are NULL are not in it.
+    """
+    if version == 1:
+        return exact_sum(data, count, version)
+    cursor, total = _Cursor(data), 0.0
+    while count > 0:
+        try:
+            length, largest = _bound_run(cursor)
+        except IndexError:
+            break
+        total += float(min(length, count) * largest)
+        count -= length
+    return total
 
 
-def decode_signed(streams: Mapping[int, bytes], count: int, version: int) -> pa.Array:
-    """So many rows of a column of 64 bits with these streams."""
-    encodings = _message([(2, b""), (2, _message([(1, 2 * version - 2)]))])
-    file = write_file(_ONE_NUMBER, encodings, [(count, [(1, kind, data) for kind, data in streams.items()])])
-    return po.ORCFile(pa.BufferReader(file)).reader.read_stripe(0).column(0)
+def exact_sum(data: bytes, count: int, version: int) -> float:
+    """The sum of the first `count` unsigned integers of a stream, or of all where it ends before.
+
+    Raises:
+        ValueError: an integer of 64 bits.
+    """
+    total = 0.0
+    for run in _runs(data, count, version=version, signed=False):
+        if (run < 0).any():
+            raise ValueError("a length of more than 63 bits")
+        total += float(run.sum(dtype=np.float64))
+    return total
 
 
-class Stripe(NamedTuple):
+def sum_of_codes(data: bytes, count: int, version: int, values: Integers) -> float:
+    """The sum of the values that the first `count` codes of a stream stand for, or all where it ends before.
+
+    Raises:
+        ValueError: a code without a value.
+    """
+    total = 0.0
+    for run in _runs(data, count, version=version, signed=False):
+        if len(run) and not 0 <= int(run.min()) <= int(run.max()) < len(values):
+            raise ValueError(f"a code outside of a dictionary of {len(values)} values")
+        total += float(values[run].sum(dtype=np.float64))
+    return total
+
+
+class _Cursor:
+    """A position in a byte string."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def byte(self) -> int:
+        self._position += 1
+        return self._data[self._position - 1]
+
+    def take(self, count: int) -> bytes:
+        taken = self._data[self._position : self._position + count]
+        if len(taken) < count:
+            raise IndexError
+        self._position += count
+        return taken
+
+    def skip(self, num_bits: int) -> None:
+        """Skip values that are padded to whole bytes."""
+        self._position += (num_bits + 7) // 8
+        if self._position > len(self._data):
+            raise IndexError
+
+    def varint(self, *, signed: bool) -> int:
+        value, self._position = _varint(self._data, self._position)
+        return (value >> 1) ^ -(value & 1) if signed else value
+
+    def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
+        """`count` values of `width` bits each, padded to whole bytes."""
+        if width == 0:
+            return np.zeros(count, np.uint64)
+        bits = np.unpackbits(np.frombuffer(self.take((count * width + 7) // 8), np.uint8))
+        values = np.zeros(count, np.uint64)
+        for column in bits[: count * width].reshape(count, width).T:
+            values = (values << np.uint64(1)) | column
+        return values
+
+
+def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+    control = cursor.byte()
+    if control >= 0x80:
+        return _array([cursor.varint(signed=signed) for _ in range(256 - control)])
+    step = int.from_bytes(cursor.take(1), signed=True)
+    return _array([cursor.varint(signed=signed)]) + step * np.arange(control + 3, dtype=np.int64)
+
+
+def _run_v2(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+    first = cursor.byte()
+    if first >> 6 == 0:
+        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
+        return np.repeat(_array([(value >> 1) ^ -(value & 1) if signed else value]), (first & 7) + 3)
+    code = (first >> 1) & 31
+    length = ((first & 1) << 8 | cursor.byte()) + 1
+    match first >> 6:
+        case 1:
+            values = cursor.packed(length, _WIDTHS[code])
+            return _unzigzag(values) if signed else values.astype(np.int64)
+        case 2:
+            return _patched_base(cursor, length, _WIDTHS[code])
+        case _:
+            return _delta(cursor, length, _WIDTHS[code] if code else 0, signed=signed)
+
+
+def _patched_base(cursor: _Cursor, length: int, width: int) -> Integers:
+    third, fourth = cursor.byte(), cursor.byte()
+    base_bytes, patch_width = (third >> 5) + 1, _WIDTHS[third & 31]
+    num_patches = fourth & 31
+    base = int.from_bytes(cursor.take(base_bytes), "big")
+    sign = 1 << (8 * base_bytes - 1)
+    base = -(base & ~sign) if base & sign else base
+    values = cursor.packed(length, width)
+    patches = cursor.packed(num_patches, _patch_bits(patch_width, fourth))
+    at = 0
+    for patch in patches.tolist():
+        at += patch >> patch_width
+        if at >= length or width >= 64:
+            raise ValueError("a patch lies outside of its run")
+        values[at] |= np.uint64(((patch & ((1 << patch_width) - 1)) << width) & (2**64 - 1))
+    return values.astype(np.int64) + _array([base])
+
+
+def _patch_bits(patch_width: int, fourth: int) -> int:
+    """Bits of a patch and the gap in front of it, by the fourth byte of the header of its run."""
+    width: int = next(w for w in _WIDTHS if w >= min((fourth >> 5) + 1 + patch_width, 64))
+    return width
+
+
+def _delta(cursor: _Cursor, length: int, width: int, *, signed: bool) -> Integers:
+    base, step = cursor.varint(signed=signed), cursor.varint(signed=True)
+    steps = np.full(max(length - 1, 0), _array([step])[0])
+    if width and length > 2:
+        packed = cursor.packed(length - 2, width).astype(np.int64)
+        steps[1:] = packed if step >= 0 else -packed
+    values: Integers = _array([base]) + np.concatenate([np.zeros(1, np.int64), np.cumsum(steps)])
+    return values
+
+
+def _unzigzag(values: npt.NDArray[np.uint64]) -> Integers:
+    halves: Integers = (values >> np.uint64(1)).astype(np.int64)
+    return halves ^ -(values & np.uint64(1)).astype(np.int64)
+
+
+def _array(values: list[int]) -> Integers:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        raise ValueError("an integer of more than 64 bits") from error
+
+
+def _bound_run(cursor: _Cursor) -> tuple[int, int]:
+    """How many unsigned integers a run of encoding 2 holds, and a bound of the largest; the cursor is behind the run."""
+    first = cursor.byte()
+    if first >> 6 == 0:
+        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
+        return (first & 7) + 3, value
+    code, length = (first >> 1) & 31, ((first & 1) << 8 | cursor.byte()) + 1
+    width = _WIDTHS[code]
+    match first >> 6:
+        case 1:
+            cursor.skip(length * width)
+            return length, (1 << width) - 1
+        case 2:
+            third, fourth = cursor.byte(), cursor.byte()
+            patch_width, num_patches = _WIDTHS[third & 31], fourth & 31
+            base = int.from_bytes(cursor.take((third >> 5) + 1), "big")
+            cursor.skip(length * width)
+            cursor.skip(num_patches * _patch_bits(patch_width, fourth))
+            return length, base + (1 << (width + patch_width))
+        case _:
+            base, step = cursor.varint(signed=False), cursor.varint(signed=True)
+            if code == 0:  # every step is the same
+                return length, base + max(step, 0) * length
+            cursor.skip(max(length - 2, 0) * width)
+            return length, base + max(step, 0) + (length << width if step >= 0 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
     """Location and number of rows of a stripe; its last bytes are its footer."""
 
     offset: int
@@ -139,14 +276,16 @@ class Stripe(NamedTuple):
     footer_bytes: int
 
 
-class Encoding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Encoding:
     """Encoding of a column: the version of its run-length encoding, and the number of values in its dictionary, if it has one."""
 
     version: int
     dictionary_size: int | None
 
 
-class StripeFooter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StripeFooter:
     """Offset and length of each stream by column and kind, encodings by column, and the writer's time zone."""
 
     streams: Mapping[tuple[int, int], tuple[int, int]]
@@ -169,7 +308,8 @@ class StripeFooter(NamedTuple):
         return Encoding(1 + kind // 2, stated.get(2, 0) if kind % 2 else None)
 
 
-class OrcTail(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OrcTail:
     """The stripes, and the location of the metadata section with their statistics."""
 
     stripes: tuple[Stripe, ...]
@@ -187,11 +327,17 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
     Raises:
         ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
     """
-    message = last_of_each(tail)
-    postscript, footer = message_of(message, 1), message_of(message, 2)
-    parts = fields_of(message.get(2, b""))
-    stripes = [_stripe(last_of_each(value), file_size) for number, value in parts if number == 3]
-    num_rows = int(footer.get(6, 0))
+    message = first_of_each(tail)
+    postscript, footer = message_of(message, 1), bytes(message.get(2, b""))
+    stripes = []
+    num_rows = stride = 0
+    for number, value in fields_of(footer):
+        if number == 3:
+            stripes.append(_stripe(first_of_each(value), file_size))
+        elif number == 6:
+            num_rows = int(value)
+        elif number == 8:
+            stride = int(value)
     if sum(s.num_rows for s in stripes) != num_rows:
         raise ValueError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
     metadata_length = int(postscript.get(5, 0))
@@ -204,7 +350,7 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
         block_bytes,
         max(end - metadata_length, 0),
         metadata_length,
-        int(footer.get(8, 0)),
+        stride,
     )
 
 
@@ -217,7 +363,7 @@ def require_small_footer(source: ByteSource) -> None:
     """
     size = source.size()
     end = source.read_at(min(size, 256), max(size - 256, 0))
-    postscript = last_of_each(end[-1 - end[-1] : -1]) if end else {}
+    postscript = first_of_each(end[-1 - end[-1] : -1]) if end else {}
     length, compression = int(postscript.get(1, 0)), int(postscript.get(2, 0))
     if not 0 < length < size or compression not in _BOUNDED_CODECS:
         return
@@ -246,188 +392,31 @@ def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
     offset, end = stripe.offset, stripe.offset + stripe.num_bytes
     for number, value in fields_of(footer):
         if number == 1:
-            stream = last_of_each(value)
+            stream = first_of_each(value)
             kind, column, length = (int(stream.get(i, 0)) for i in (1, 2, 3))
             if offset + length > end:
                 raise ValueError(f"a stream of {length} bytes at {offset} ends outside of its stripe")
             streams.setdefault((column, kind), (offset, length))  # as the decoder takes them
             offset += length
         elif number == 2:
-            encodings.append(last_of_each(value))
+            encodings.append(first_of_each(value))
         elif number == 3:
             zone = bytes(value).decode("ascii", "replace")
     return StripeFooter(streams, encodings, zone)
 
 
-def parse_row_index(stream: bytes) -> list[tuple[list[int], bytes]]:
-    """The positions and serialised statistics of each row group of a column, from the message `RowIndex`.
+def parse_row_index(stream: bytes) -> list[bytes]:
+    """The serialised statistics of each row group of a column, from the message `RowIndex`.
 
     Raises:
         ValueError: broken protobuf.
     """
-    entries = [last_of_each(value) for number, value in fields_of(stream) if number == 1]
-    return [(_varints(entry.get(1, b"")), bytes(entry.get(2, b""))) for entry in entries]
+    entries = [first_of_each(value) for number, value in fields_of(stream) if number == 1]
+    return [bytes(entry.get(2, b"")) for entry in entries]
 
 
-def _varints(data: bytes | memoryview) -> list[int]:
-    values, position = [], 0
-    while position < len(data):
-        value, position = _varint(data, position)
-        values.append(value)
-    return values
-
-
-WHOLE, BYTES, UNSIGNED, SIGNED, BITS = (0, False), (1, False), (2, False), (2, True), (3, False)
-"""How a stream stores values: number of positions that locate one inside a block, and whether numbers are signed; as a whole."""
-
-
-class StreamPart(NamedTuple):
-    """The bytes of a stream that hold the values of some successive row groups.
-
-    `position` locates the first value in them: bytes out of compression, then values of the run that begins there,
-    then bits.
-    """
-
-    column: int
-    kind: int
-    form: tuple[int, bool]
-    offset: int
-    num_bytes: int
-    position: Sequence[int]
-
-    def values(self, stored: bytes, tail: OrcTail) -> bytes:
-        """The stream from the first value on, out of compression; other values may follow.
-
-        Raises:
-            pa.ArrowNotImplementedError: as `decompress`.
-            ValueError: it ends before.
-        """
-        skipped, *in_run = self.position
-        data = decompress(stored, tail, is_cut=True)[skipped:]
-        if not any(in_run):
-            return data
-        if self.form is not BITS:
-            return _drop_integers(data, in_run[0], signed=self.form is SIGNED)
-        bits = np.unpackbits(_decode_bytes(data))
-        plain = np.packbits(bits[8 * in_run[0] + in_run[1] :]).tobytes()
-        groups = (plain[at : at + 128] for at in range(0, len(plain), 128))
-        return b"".join(bytes([256 - len(group)]) + group for group in groups)
-
-
-def locate_part(
-    stream: tuple[int, int, tuple[int, bool]],
-    place: tuple[int, int],
-    positions: Integers,
-    count: int,
-    tail: OrcTail,
-) -> StreamPart:
-    """The part of a stream that holds `count` row groups, and perhaps more.
-
-    Args:
-        stream: its column and kind, and how it stores values.
-        place: its offset and length.
-        positions: of the first of these row groups and of all after it: where a block begins, then the position in it.
-        count: number of row groups.
-        tail: of the file.
-
-    Raises:
-        ValueError: positions outside of the stream, or not ascending.
-    """
-    offset, length = place
-    if stream[2] is WHOLE:
-        return StreamPart(*stream, offset, length, [0])
-    first, *position = positions[0].tolist()
-    stop = length
-    if count < len(positions):
-        later, inside = np.unique(positions[count:, 0]), positions[count, 1:]
-        # the next row group may begin inside a block, and behind some values that may reach into another block
-        blocks = int(inside.any()) + int(inside[1:].any())
-        block_bytes = tail.block_bytes if tail.compression else 0
-        stop = min(later[0] + blocks * max(_BLOCK_HEADER_BYTES + block_bytes, _MAX_RUN_BYTES), length)
-        if block_bytes > _MAX_RUN_BYTES and blocks < len(later):
-            stop = min(stop, later[blocks])
-    if not 0 <= first <= stop:
-        raise ValueError(f"row groups begin at byte {first} and end at byte {stop} of a stream of {length} bytes")
-    position = position if tail.compression else [0, *position]
-    return StreamPart(*stream, offset + first, int(stop) - first, position)
-
-
-def _drop_integers(data: bytes, count: int, *, signed: bool) -> bytes:
-    """A stream of encoding 2 without the first `count` integers: the rest of the run in which they end is encoded again.
-
-    Raises:
-        ValueError: the stream ends before.
-    """
-    end = found = 0
-    for length, stop, _ in _runs(data, 2):
-        if found >= count:
-            break
-        end, found = stop, found + length
-    if found < count:
-        raise ValueError("a stream of integers ends before a row group begins")
-    values = decode_integers(data[:end], found, version=2, signed=signed)[count:]
-    if not len(values):
-        return data[end:]
-    stored, last = (values << 1) ^ (values >> 63) if signed else values, len(values) - 1
-    return bytes([0x7E | last >> 8, last & 255]) + stored.astype(">i8").tobytes() + data[end:]
-
-
-def _decode_bytes(data: bytes) -> npt.NDArray[np.uint8]:
-    """The bytes of a run-length encoded stream."""
-    parts, position = list[bytes](), 0
-    while position < len(data):
-        times, length = (data[position] + 3, 1) if data[position] < 0x80 else (1, 256 - data[position])
-        parts.append(data[position + 1 : position + 1 + length] * times)
-        position += 1 + length
-    return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def write_file(
-    file_tail: bytes, stripe_footer: bytes, stripes: Sequence[tuple[int, Sequence[tuple[int, int, bytes]]]]
-) -> bytes:
-    """An ORC file without compression and statistics.
-
-    Args:
-        file_tail: of another file, with its types and writer.
-        stripe_footer: of a stripe of it, with its encodings and time zone.
-        stripes: rows and streams (column, kind and bytes) of each; columns without streams cannot be read.
-    """
-    whole = last_of_each(file_tail)
-    kept = [field for field in fields_of(stripe_footer) if field[0] in {2, 3}]
-    parts, places, offset = [b"ORC"], [], 3
-    for num_rows, streams in stripes:
-        stated = [(1, _message([(1, kind), (2, column), (3, len(stream))])) for column, kind, stream in streams]
-        footer, data = _message([*stated, *kept]), b"".join(stream for _, _, stream in streams)
-        places.append((3, _message([(1, offset), (3, len(data)), (4, len(footer)), (5, num_rows)])))
-        parts += [data, footer]
-        offset += len(data) + len(footer)
-    schema = [field for field in fields_of(whole[2]) if field[0] in {4, 9, 11, 12}]  # types, writer and calendar
-    end = _message([(1, 3), (2, offset), *places, *schema, (6, sum(num_rows for num_rows, _ in stripes))])
-    postscript = bytes(whole[1]) + _message([(1, len(end)), (2, 0), (5, 0)])  # of a number the last counts
-    return b"".join([*parts, end, postscript, bytes([len(postscript)])])
-
-
-def _message(fields: Sequence[tuple[int, Any]]) -> bytes:
-    """A Protobuf message of numbers, and of bytes and messages."""
-    return b"".join(
-        _as_varint(number << 3) + _as_varint(value)
-        if isinstance(value, int)
-        else _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
-        for number, value in fields
-    )
-
-
-def _as_varint(value: int) -> bytes:
-    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + _as_varint(value >> 7)
-
-
-_ONE_NUMBER = _message(
-    [(1, b""), (2, _message([(4, _message([(1, 12), (2, b"\1"), (3, b"x")])), (4, _message([(1, 4)]))]))]
-)
-"""Tail of a file with a column of 64 bits."""
-
-
-class OrcBloomFilter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OrcBloomFilter:
     """The values that a row group of a column may have.
 
     Writers in Java and C++ have differed in whether the hash of a number is shifted with its sign, and in the step between
@@ -464,7 +453,7 @@ def parse_bloom_filters(stream: bytes) -> list[OrcBloomFilter | None]:
         ValueError: broken protobuf.
     """
     found: list[OrcBloomFilter | None] = []
-    for message in (last_of_each(value) for number, value in fields_of(stream) if number == 1):
+    for message in (first_of_each(value) for number, value in fields_of(stream) if number == 1):
         bits, num_hashes = bytes(message.get(3, b"")), int(message.get(1, 0))
         is_usable = bits and 0 < num_hashes <= _MAX_HASHES
         found.append(OrcBloomFilter(num_hashes, bits) if is_usable else None)
@@ -541,13 +530,16 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
         raise ValueError("protobuf message ends early") from error
 
 
-def last_of_each(message: bytes | memoryview) -> dict[int, Any]:
-    """The last value of each field number in a Protobuf message: of numbers the one that counts."""
-    return dict(fields_of(message))
+def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
+    """The first value of each field number in a Protobuf message."""
+    found: dict[int, Any] = {}
+    for number, value in fields_of(message):
+        found.setdefault(number, value)
+    return found
 
 
-def decompress(section: bytes, tail: OrcTail, *, is_cut: bool = False) -> bytes:
-    """The bytes of a section or stream, which is stored in blocks; `is_cut` ignores a last block that is not complete.
+def decompress(section: bytes, tail: OrcTail) -> bytes:
+    """The bytes of a section or stream, which is stored in blocks.
 
     Raises:
         pa.ArrowNotImplementedError: a codec that is not supported here (LZO, Brotli), or a very large section.
@@ -562,8 +554,6 @@ def decompress(section: bytes, tail: OrcTail, *, is_cut: bool = False) -> bytes:
         position += 3
         block = section[position : position + (header >> 1)]
         position += header >> 1
-        if is_cut and position > len(section):
-            break
         parts.append(block if header & 1 else _decompress_block(block, tail.compression, tail.block_bytes))
         if (size := size + len(parts[-1])) > _MAX_SECTION_BYTES:
             raise pa.ArrowNotImplementedError(f"a section or stream of more than {_MAX_SECTION_BYTES} bytes")
@@ -625,7 +615,7 @@ def message_of(fields: dict[int, Any], number: int) -> dict[int, Any]:
     value = fields.get(number, b"")
     if isinstance(value, int):
         raise TypeError(f"protobuf field {number} is a number, not a message")
-    return last_of_each(value)
+    return first_of_each(value)
 
 
 def zigzag(value: Any) -> int | None:
