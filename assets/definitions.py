@@ -70,7 +70,7 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     specs = [
         dg.AssetSpec(
             key,
-            deps=[own] if own else [],
+            deps=filter(None, [own]),
             skippable=True,
             **labels(
                 config,
@@ -140,7 +140,7 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
         require_success(step, report)
         (found,) = report.tables
         replayed = {}
-        if config.replay_from or config.replay_to:
+        if {config.replay_from, config.replay_to} != {None}:
             with retry_if_transient(step):
                 done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
             found.snapshot_id = done.snapshot_id

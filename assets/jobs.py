@@ -150,11 +150,10 @@ def compact_job(tables: Sequence[str]) -> dg.JobDefinition:
 def jobs_by_time(published: Mapping[str, PublishedConfig]) -> Iterator[UnresolvedAssetJobDefinition]:
     """A job for each unit of time by which published tables are partitioned, over all tables of that unit."""
     for unit, job in JOBS_BY_UNIT.items():
-        names = tables_by(unit, published)
-        if names:
+        if names := tables_by(unit, published):
             yield dg.define_asset_job(
                 job,
-                selection=dg.AssetSelection.assets(*(published_key(name) for name in names)),
+                selection=dg.AssetSelection.assets(*map(published_key, names)),
                 description=f"Rebuild partitions of the tables published by {unit}, in one Spark session.",
             )
 
@@ -202,7 +201,7 @@ def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.S
 def _publish_schedule(
     name: str, unit: Unit, cron: str, tables: list[str], status: dg.DefaultScheduleStatus
 ) -> dg.ScheduleDefinition:
-    keys = [published_key(table) for table in tables]
+    keys = [*map(published_key, tables)]
 
     @dg.schedule(
         name=name,

@@ -41,8 +41,6 @@ RECENT_CHANGES = 1000
 """How many changes at the end of a log are searched for the newest one, which tells how far behind the log is."""
 MAX_REASONS = 50
 """Partitions whose reason is shown on a materialization."""
-_ROW_AFTER = "after"
-"""Column of a change log with the new row."""
 _LOG_COLUMNS = {
     "ordinal": "Number of the change in this log, from 1 on, without gaps.",
     "op": "Kind of the change: r snapshot, c insert, u update, d delete, t truncate.",
@@ -54,7 +52,7 @@ _LOG_COLUMNS = {
     "schema_version": "Version of the columns that the event has.",
     "key": "Values of the key columns.",
     "before": "The row before the change, as far as the event contains it.",
-    _ROW_AFTER: "The row after the change; none if it was deleted.",
+    "after": "The row after the change; none if it was deleted.",
 }
 
 UNCHANGED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
@@ -116,7 +114,7 @@ def change_log_state(config: Config, name: str) -> dict[str, Any]:
         return {}
     opened = open_table(table)
     described = config.table(name).column_descriptions.items()
-    of_rows = {f"{row}.{column}": text for row in ("key", "before", _ROW_AFTER) for column, text in described}
+    of_rows = {f"{row}.{column}": text for row in ("key", "before", "after") for column, text in described}
     values = _state(opened, _LOG_COLUMNS | of_rows)
     snapshot = opened.metadata.current_snapshot
     if snapshot is not None:
@@ -162,7 +160,7 @@ def mirror_state(config: Config, name: str) -> dict[str, Any]:
         return values
     # the change log has the names that `rename` gives; its own columns follow from the table's
     log = change_log_key(name)
-    sources = {column: [dg.TableColumnDep(log, f"{_ROW_AFTER}.{column}")] for column in opened.schema.names}
+    sources = {column: [dg.TableColumnDep(log, f"after.{column}")] for column in opened.schema.names}
     return values | {"dagster/column_lineage": dg.TableColumnLineage(sources)}
 
 

@@ -28,7 +28,7 @@ def mirror_key(table: str) -> dg.AssetKey:
 
 def own_key(config: Config, table: str) -> dg.AssetKey | None:
     """The asset of the user's own project that writes a table and stands for its mirror, if the config names one."""
-    own = getattr(config.tables[table].source, "asset", None)
+    own = getattr(getattr(config.tables.get(table), "source", None), "asset", None)
     return own and dg.AssetKey.from_user_string(own)
 
 

@@ -309,7 +309,7 @@ def _news(config: Config, feed: Feed) -> str | None:
     """A text that is another one whenever something new is there; None if nothing is, or nobody can tell."""
     if isinstance(feed.reader, Listing):
         files = [(file.path, file.size, file.arrived_ns) for file in feed.reader.files]
-        return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16] if files else None
+        return hashlib.sha256(json.dumps(files).encode()).hexdigest() if files else None
     if not isinstance(feed.reader, TellsNews):
         return None
     return feed.reader.news(_positions(config, feed) or {None})

@@ -316,8 +316,8 @@ def _by_type(batch: pa.RecordBatch, gone: pa.BooleanArray) -> Iterator[Changed]:
 
 
 Codes = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 """One number per row, equal where values are."""
+Flags = npt.NDArray[np.bool_]
 
 
 def net_changes(deleted: pa.Table, inserted: pa.Table, compared: Sequence[str]) -> tuple[Flags, Flags]:

@@ -389,5 +389,6 @@ def _outcomes(code: int, output: IO[bytes]) -> Iterator[CheckRound | str]:
     for table, checks in found.items():
         failed = [check for check in checks if not check["passed"]]
         yield CheckRound(table, len(checks) - len(failed), tuple(failed))
-    if code not in {0, 1}:
-        yield f"checks did not end (exit code {code}): {' '.join(other[-3:])}"
+    said = " ".join(other[-3:])
+    if code not in {0, 1} or "error: " in said:
+        yield f"checks did not end (exit code {code}): {said}"

@@ -204,6 +204,10 @@ def slot_status(
     return [_slot_status(source, config, catalog) for source in sources.values()]
 
 
+_OF_POSTGRES = '{"source":"postgres"'
+"""How positions in the log of a PostgreSQL begin."""
+
+
 def _slot_status(source: PostgresSource, config: Config, catalog: "Catalog | None") -> SlotStatus:
     from nevermore.pipelines.sources.postgres.server import slot_of
 
@@ -217,7 +221,7 @@ def _slot_status(source: PostgresSource, config: Config, catalog: "Catalog | Non
             and entry.source == source
             and (log := find_table(catalog, change_log_name(name))) is not None
         ]
-        read = (PostgresPosition.from_json(text).at for text in found if text is not None)
+        read = (PostgresPosition.from_json(text).at for text in found if text and text.startswith(_OF_POSTGRES))
         complaint = slot.complaint(source, min(read, default=slot.confirmed))
     except PipelineError as error:
         return SlotStatus(source.slot, warning=str(error))
@@ -226,7 +230,7 @@ def _slot_status(source: PostgresSource, config: Config, catalog: "Catalog | Non
 
 def describe_position(text: str) -> str:
     """Describe a position; one of an unknown source is shown unchanged."""
-    if text.startswith('{"source":"postgres"'):
+    if text.startswith(_OF_POSTGRES):
         return PostgresPosition.from_json(text).words
     if text.startswith('{"source":"mysql"'):
         return MysqlPosition.from_json(text).words

@@ -272,10 +272,15 @@ select version.*, operation, not_sent, valid_from, valid_to, is_current from (
 """
 """The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values."""
 _LOGGED = "select op, key, after, unchanged, source_ts, ingested_at, {place} as ordinal from {log}"
-_EACH_ONCE = """(select op, key, after, transform(unchanged, name -> replace(name, chr(0), '')) as unchanged, source_ts, ingested_at,
-    source_order, ordinal from {log}
-  where coalesce(not array_contains(unchanged, chr(0)), true))"""
-"""A log in the order of `order_by`, without the copies that follow late changes of changes that belong after them; what late
+_EACH_ONCE = """(select *, min(block) over (
+    partition by source_file, source_offset, source_order, op, key, ingested_at) as first_block
+  from (select op, key, after, transform(unchanged, name -> replace(name, chr(0), '')) as unchanged, source_ts, ingested_at,
+    source_file, source_offset, source_order, ordinal,
+    ordinal - row_number() over (partition by source_file, source_offset, source_order order by ordinal) as block from {log}))
+  where block = first_block"""
+"""A log in the order of `order_by`: changes that came late are followed by copies of those that belong after them.
+
+Successive ordinals of one event are a block: the event itself, which may hold several changes of a key, or its copies. What late
 changes took from the log counts as not sent.
 """
 _SENT = """,

@@ -403,7 +403,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
     Raises:
         OSError: it cannot be written; names the path.
     """
-    with whole_file(path, None) as file:
+    with whole_file(path.resolve(), None) as file:  # what a link points to
         file.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -275,7 +275,13 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Projec
 def test_the_numbers_of_rows_in_pandas_are_no_column(project: Project) -> None:
     frame = pd.DataFrame({"id": [1, 2, 3], "v": [1, 2, 3]})
     empty = pd.DataFrame(columns=["id", "v"], index=pd.Index([], dtype=object))
-    for part in (frame[frame.id > 1], frame.sort_values("id", ascending=False), frame.set_index("id"), empty):
+    for part in (
+        frame[frame.id > 1],
+        frame.sort_values("id", ascending=False),
+        frame.set_index("id"),
+        frame.rename_axis("id"),
+        empty,
+    ):
         project.upsert(NAME, part)
     assert rows_of(project) == frame.to_dict("records")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nevermore.assets.metadata import published_columns
 from nevermore.checks.published_equality import ProjectAuditor, check_published
 from nevermore.pipelines.config.project import Config, load
 from nevermore.pipelines.errors import ConfigError
@@ -140,6 +141,7 @@ def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) ->
     assert found.passed
     assert not found.details
     assert found.compared["rows by DuckDB"] == len(published(config))
+    assert published_columns(config, "shop.products_history")["dagster/column_schema"]
 
 
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
