@@ -1,5 +1,6 @@
 """`nevermore run` is watched from outside: metrics, health, alerts, log lines and spans, over real HTTP."""
 
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from nevermore.pipelines.cli.watch import Watch
+from nevermore.pipelines.cli.watch import CheckRound, Watch, _outcomes
 from nevermore.pipelines.config.project import AlertsConfig, load
 from nevermore.pipelines.ingest.report import IngestReport
 from tests.pipelines.project import Project, event, product
@@ -161,3 +162,11 @@ def test_a_slot_is_told_once_until_it_is_well_again(tmp_path: Path) -> None:
     (message,) = [json.loads(body) for _, body in posted]
     assert (message["event"], message["table"], message["run_id"]) == ("slot_warns", "orders_slot", "a-run")
     assert "orders_slot" in message["text"]
+
+
+def test_an_error_of_checks_is_told_beside_the_results_that_they_have() -> None:
+    result = {"table": "shop.a", "name": "key_is_unique", "passed": True}
+    said = io.BytesIO(json.dumps(result).encode() + b"\nerror: shop.b: the folder for temporary files is full\n")
+    done, text = _outcomes(1, said)
+    assert done == CheckRound("shop.a", 1, ())
+    assert text == "checks did not end (exit code 1): error: shop.b: the folder for temporary files is full"

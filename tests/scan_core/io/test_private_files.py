@@ -374,3 +374,12 @@ def test_a_chosen_folder_for_kernels_that_others_may_write_to_is_named_and_not_u
     machine_code._keep(b"code", {})
     assert f"{chosen} must belong to you, and be writable by nobody else" in caplog.text
     assert len(list(own.iterdir())) == 1
+
+
+def test_a_file_behind_a_link_is_written_where_it_is(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
