@@ -140,7 +140,7 @@ def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
         require_success(step, report)
         (found,) = report.tables
         replayed = {}
-        if {config.replay_from, config.replay_to} != {None}:
+        if {config.replay_from, config.replay_to} != {None}:  # a range without a start or an end is one, too
             with retry_if_transient(step):
                 done = replay(open_existing(current), current, table, config.replay_from, config.replay_to)
             found.snapshot_id = done.snapshot_id

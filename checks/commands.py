@@ -97,6 +97,7 @@ def check(
         if source:
             from nevermore.checks.source_equality import mirror_equals_source
 
+            # computed when it is told, where its errors are told, too
             results: Iterable[CheckResult] = map(mirror_equals_source, [settings], [name])
         elif name in settings.published:
             # with DuckDB and a SQL parser: only if needed

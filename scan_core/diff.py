@@ -40,7 +40,7 @@ from nevermore.scan_core.read.projection import DEAD_ROW_IDS, METADATA_IDS
 from nevermore.scan_core.read.restriction import Adaptivity
 from nevermore.scan_core.read.split_reader import read_split
 from nevermore.scan_core.read.task import open_task
-from nevermore.scan_core.rows.selection import Mask, take_rows, to_indices
+from nevermore.scan_core.rows.selection import Flags, Mask, take_rows, to_indices
 from nevermore.scan_core.run import run_splits
 from nevermore.scan_core.split.tasks import FileScanTask, ScanContext, Split
 
@@ -317,7 +317,6 @@ def _by_type(batch: pa.RecordBatch, gone: pa.BooleanArray) -> Iterator[Changed]:
 
 Codes = npt.NDArray[np.int64]
 """One number per row, equal where values are."""
-Flags = npt.NDArray[np.bool_]
 
 
 def net_changes(deleted: pa.Table, inserted: pa.Table, compared: Sequence[str]) -> tuple[Flags, Flags]:

@@ -37,15 +37,16 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
             cast.
         key: columns that identify a row.
     """
-    if not ChangeArrays(changes, key).unsent:
+    if masks_of(single_array(changes.column("unchanged"))).keys() <= {COMPLETED}:  # all values are there
         return changes
     earlier = _earlier(log, changes, key)
     both = pa.concat_tables([earlier, changes]).combine_chunks()
     arrays = ChangeArrays(both, key)
     sources = UnsentSources(arrays, truncated=False)
     own = np.arange(earlier.num_rows, both.num_rows)
-    completed = with_sent(changes, arrays, sources, own, chosen=sources.alive[own], mark=COMPLETED)
-    return _marked(completed, _copies(changes))
+    return _marked(
+        with_sent(changes, arrays, sources, own, chosen=sources.alive[own], mark=COMPLETED), _copies(changes)
+    )
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -178,5 +179,4 @@ def _copies(changes: pa.Table) -> Mask:
 def _marked(changes: pa.Table, copies: Mask) -> pa.Table:
     """Changes with the mark of copies."""
     lists = single_array(changes.column("unchanged"))
-    masks = masks_of(lists) | {COMPLETED: copies}
-    return with_columns(changes, {"unchanged": lists_of(masks, changes.num_rows, lists.type)})
+    return with_columns(changes, {"unchanged": lists_of(masks_of(lists) | {COMPLETED: copies}, len(lists), lists.type)})

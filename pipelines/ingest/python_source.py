@@ -253,7 +253,7 @@ def _reader(data: Any) -> pa.RecordBatchReader:
             data = data.reset_index(drop=True)  # numbers of the rows that a filter left are no column
         elif index and {None, *data.columns}.intersection(index) and type(data.index).__name__ != "RangeIndex":
             # Arrow makes no column of a range, and would call other ones __index_level_0__
-            raise ValueError("name its index unlike its columns, or drop it with reset_index(drop=True)")  # noqa: TRY301  told below
+            raise ValueError("name its index unlike its columns, or drop it with reset_index(drop=True)")  # noqa: TRY301  reported below
         if isinstance(data, list):  # PyArrow itself would take the columns of the first row
             data = pa.table(
                 {name: [row.get(name) for row in data] for name in dict.fromkeys(chain.from_iterable(data))}

@@ -1,4 +1,4 @@
-"""Checks while the folder for temporary files cannot be written: each says so, what needs no such folder is told, nothing is kept."""
+"""Checks when the temporary folder cannot be written: those that need it fail and say why, others still run, no failure is stored."""
 
 import json
 import resource

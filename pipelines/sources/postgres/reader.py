@@ -192,8 +192,7 @@ class PostgresReader(LiveSource):
         if slot.status == "lost":
             raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
         if oldest is not None and slot.confirmed > oldest:
-            at = lsn_text(slot.confirmed)
-            raise lost(f"slot {name} was read up to {at} by someone else, or dropped and created again", oldest)
+            raise slot.passed(name, oldest)
         return slot.confirmed
 
     def news(self, positions: Collection[str | None]) -> str | None:

@@ -151,14 +151,17 @@ class Slot:
     held_bytes: int
     lag_bytes: int
 
+    def passed(self, name: str, oldest: int) -> SourceError:
+        """The error for a slot that has confirmed more than `oldest`, up to which a table was read."""
+        at = lsn_text(self.confirmed)
+        return lost(f"slot {name} was read up to {at} by someone else, or dropped and created again", oldest)
+
     def complaint(self, source: PostgresSource, oldest: int = 2**64) -> str | None:
         """What is wrong with the slot, whose tables were read up to `oldest` or more, or with its log; None if nothing is."""
         if self.status == "lost":
             return f"the server has removed log that slot {source.slot} needs: nevermore resync TABLE --from-source"
         if self.confirmed > oldest:
-            at = lsn_text(self.confirmed)
-            why = f"slot {source.slot} was read up to {at} by someone else, or dropped and created again"
-            return str(lost(why, oldest))
+            return str(self.passed(source.slot, oldest))
         if self.held_bytes <= source.max_held_bytes:
             return None
         by = f", which process {self.active_pid} reads" if self.active_pid is not None else ", which nobody reads now"
