@@ -112,7 +112,7 @@ class MysqlServer:
         install = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
         done = subprocess.run(
             [install, "--no-defaults", f"--datadir={folder / 'data'}", "--auth-root-authentication-method=normal",
-             "--skip-test-db", "--innodb-log-file-size=8M"],
+             "--skip-test-db", "--innodb-log-file-size=8M", f"--tmpdir={folder}"],
             user=self._user, cwd=folder, capture_output=True, check=False,
             env={"PATH": f"{os.environ['PATH']}:/usr/sbin", "LC_ALL": "C"},
         )  # fmt: skip
@@ -123,6 +123,8 @@ class MysqlServer:
             self._process = subprocess.Popen(
                 [*self._command, f"--datadir={self.folder / 'data'}", f"--port={self.port}",
                  f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}",
+                 # a server that starts removes what it takes for temporary tables of one that died
+                 f"--tmpdir={self.folder}",
                  *(f"--{name}={value}" for name, value in self.options.items())],
                 user=self._user, cwd=self.folder, stdout=log, stderr=log, env={"PATH": os.environ["PATH"], "LC_ALL": "C"},
             )  # fmt: skip
