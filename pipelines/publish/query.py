@@ -16,7 +16,7 @@ from sqlglot.optimizer.scope import build_scope
 
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.published import NULL_KEY, PublishedConfig, PublishedPartition
-from nevermore.pipelines.decode.feed import POSITION
+from nevermore.pipelines.decode.feed import ORDER, POSITION
 from nevermore.pipelines.errors import ConfigError
 from nevermore.pipelines.publish.partition_lineage import OF_CHANGED, Reach, ScanCondition, reaches, scan_condition
 from nevermore.scan_core import OptionError, Schema
@@ -302,8 +302,8 @@ def _changed_keys(side: str, key: Sequence[str], log: str) -> str:
     return f"select distinct {_each(side + '.{name} as k{i}', key)} from {log} where {side} is not null or op = 't'"
 
 
-def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) -> str:
-    """The SQL of a published table; that of a history is made of the key and the columns of its mirror.
+def sql_of(config: Config, entry: PublishedConfig, change_log: Schema | None = None) -> str:
+    """The SQL of a published table; that of a history is made of the key and the columns of its change log.
 
     Raises:
         ConfigError: the key is unknown, or no mirror has this name.
@@ -315,7 +315,9 @@ def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) 
     if not key:
         raise ConfigError(f"history: {entry.history} needs the columns that identify a row: key: [...]")
     log, place = change_log_name(entry.history), "ordinal"
-    if settings.order_by != POSITION:
+    row: Any = change_log and change_log.find("after").type
+    columns = [field.name for field in row.fields] if row else ()
+    if settings.order_by != POSITION and (change_log is None or ORDER in change_log.names):  # logged since it has one
         log, place = _EACH_ONCE.format(log=log), "struct(coalesce(source_order, ''), ordinal)"
     return _HISTORY.format(
         logged=_LOGGED.format(place=place, log=log),
@@ -331,8 +333,8 @@ def sql_of(config: Config, entry: PublishedConfig, columns: Sequence[str] = ()) 
     )
 
 
-def published_query(config: Config, name: str, columns: Sequence[str] = ()) -> PublishedQuery:
-    """The checked query of a published table; that of a history runs if the columns of its mirror are given.
+def published_query(config: Config, name: str, change_log: Schema | None = None) -> PublishedQuery:
+    """The checked query of a published table; that of a history runs if the schema of its change log is given.
 
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
@@ -341,7 +343,7 @@ def published_query(config: Config, name: str, columns: Sequence[str] = ()) -> P
     column = None if entry.partitioning is None else entry.partitioning.column
     query = parse_query(
         name,
-        sql_of(config, entry, columns),
+        sql_of(config, entry, change_log),
         column,
         config.tables,
         entry.parameters,
@@ -371,8 +373,9 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
     if (entry := config.published.get(name)) is not None:
         is_by_key = entry.history is not None and entry.partition is None and entry.mode == "replace"
         return entry.model_copy(update={"incremental": "keys"}) if is_by_key else entry
-    hint = did_you_mean(name, config.published, "the config publishes nothing", cutoff=0.0)
-    raise ConfigError(f"no published table {name!r}; {hint}")
+    raise ConfigError(
+        f"no published table {name!r}; {did_you_mean(name, config.published, 'the config publishes nothing', cutoff=0.0)}"
+    )
 
 
 def requested_partitions(config: Config, name: str, partitions: Sequence[str], *, is_full: bool) -> list[str]:

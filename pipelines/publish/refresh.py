@@ -442,13 +442,13 @@ class _Run:
         scans = mirror_scans(catalog, config, query)
         if entry.history is not None:
             (log,) = scans.values()
-            after: Any = log.schema.find("after").type
-            query = published_query(config, query.name, [field.name for field in after.fields])
+            query = published_query(config, query.name, log.schema)
         table = find_table(catalog, query.name)
         source = fingerprint(snapshots_read(scans))
         done = appended(table, source) if entry.mode == "append" else Appended()
-        base = base_of(table, entry.mode)
-        return cls(config, entry, query, place, auditor, catalog, scans, table, base, source, done)
+        return cls(
+            config, entry, query, place, auditor, catalog, scans, table, base_of(table, entry.mode), source, done
+        )
 
     def make(self, keys: Sequence[str], *, is_full: bool, is_dry: bool) -> PublishReport:
         """Make and commit what is necessary, or only report it."""

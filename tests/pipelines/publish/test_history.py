@@ -184,6 +184,21 @@ def test_versions_are_in_the_order_of_events_that_arrive_late(tmp_path: Path, de
         assert len(found) == len(wanted)
 
 
+def test_log_without_the_order_that_its_table_got_since_has_versions(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    land(tmp_path, seed=1, first=0)
+    run_once(config)
+    wanted = expected(config, "source", soft=False)
+    ordered = config_of(tmp_path, order_by=["source.ts_ms"])
+    publish(ordered, "shop.products_history", auditor=ProjectAuditor())
+    assert published(ordered) == wanted
+    row = {"op": "c", "before": None, "after": {"id": 9, "part": "c", "name": "new"}}
+    land_lines(tmp_path, 9, row | {"source": {"db": "shop", "table": "products", "ts_ms": 9_000_000}})
+    run_once(ordered)
+    publish(ordered, "shop.products_history", auditor=ProjectAuditor())
+    assert len(published(ordered)) == len(wanted) + 1
+
+
 def test_event_with_several_changes_of_a_key_has_several_versions_also_when_its_copies_follow(tmp_path: Path) -> None:
     source = {"type": "files", "path": "landing/*.jsonl", "format": "canal-json"}
     config = config_of(tmp_path, source=source, order_by=["es"])
