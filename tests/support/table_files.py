@@ -8,11 +8,14 @@ import struct
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import orc
 from pyroaring import BitMap
@@ -36,6 +39,8 @@ def to_arrow(rows: Rows, columns: Sequence[Column]) -> pa.Table:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if isinstance(values, np.ndarray):
+        return pa.array(values, kind)
     return pa.array([v.bytes if isinstance(v, uuid.UUID) else v for v in values], kind)
 
 
@@ -127,13 +132,16 @@ def statistics(table: pa.Table, columns: Sequence[Column]) -> dict[str, list[dic
     for column in columns:
         if column.name not in table.column_names or isinstance(column.type, dict) or column.type == "unknown":
             continue
+        values = table.column(column.name)
         try:
-            values = table.column(column.name).to_pylist()
+            if pa.types.is_integer(values.type):  # large tables of tests have such
+                plain = [v for v in pc.min_max(values).as_py().values() if v is not None]
+            else:
+                plain = values.drop_null().to_pylist()
         except OverflowError:  # dates and times beyond Python's years: their file has no statistics of the column
             continue
-        plain = [v for v in values if v is not None]
         found["value_counts"].append({"key": column.id, "value": len(values)})
-        found["null_value_counts"].append({"key": column.id, "value": len(values) - len(plain)})
+        found["null_value_counts"].append({"key": column.id, "value": values.null_count})
         if column.type in {"float", "double"}:
             found["nan_value_counts"].append({"key": column.id, "value": sum(map(math.isnan, plain))})
             plain = [v for v in plain if not math.isnan(v)]
@@ -146,8 +154,8 @@ def statistics(table: pa.Table, columns: Sequence[Column]) -> dict[str, list[dic
 
 
 def _bounds(values: list[Any], kind: str) -> tuple[bytes, bytes | None]:
-    encoded = sorted((_order(v, kind), single_value(v, kind)) for v in values)
-    lower, upper = encoded[0][1], encoded[-1][1]
+    order = partial(_order, kind=kind)
+    lower, upper = (single_value(choose(values, key=order), kind) for choose in (min, max))
     if kind == "string":
         return lower.decode()[:BOUND_LENGTH].encode(), _truncated_text(upper.decode())
     if kind == "binary":
