@@ -21,6 +21,7 @@ import pyarrow.orc as po
 from nevermore.scan_core.columns.file_reader import (
     DecodingLimits,
     FileReader,
+    OnDemand,
     PageStatistics,
     ReadCounts,
     RowGroup,
@@ -42,6 +43,7 @@ from nevermore.scan_core.files.orc_streams import (
     decode_integers,
     decompress,
     exact_sum,
+    fields_of,
     first_of_each,
     message_of,
     parse_bloom_filters,
@@ -144,11 +146,11 @@ class OrcFileReader(FileReader):
         kind = self.arrow_schema.field(column_index).type
         if pa.types.is_nested(kind) or self._stripe_statistics is None:
             return None
-        try:
-            message = self._stripe_statistics[row_group.index][self._column_ids[column_index]]
-        except IndexError:
-            return None
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
+            try:
+                message = self._stripe_statistics[row_group.index][self._column_ids[column_index]]
+            except IndexError:
+                return None
             return column_statistics(message, row_group.num_rows, kind)
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
@@ -182,13 +184,15 @@ class OrcFileReader(FileReader):
         self._source.close()
 
     @cached_property
-    def _stripe_statistics(self) -> list[list[bytes]] | None:
+    def _stripe_statistics(self) -> Sequence[list[bytes]] | None:
         length = self._tail.metadata_length
         if not 0 < length <= _MAX_METADATA_BYTES or length > self._source.size():
             return None
         with refusing_malformed(self.path, "stripe statistics"):
             section = self._source.read_at(length, self._tail.metadata_offset)
-            return parse_stripe_statistics(section, self._tail)
+            if (found := parse_stripe_statistics(section, self._tail)) is None:
+                return None
+        return OnDemand(len(found), lambda stripe: [bytes(v) for n, v in fields_of(found[stripe]) if n == 1])
 
     @cached_property
     def _column_ids(self) -> list[int]:

@@ -22,11 +22,17 @@ PRESENT, DATA, LENGTH, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 5, 6, 8
 _INDEXES = frozenset({ROW_INDEX, 7, BLOOM_FILTER})
 _MAX_SECTION_BYTES = 64 * 1024**2
 """Of a section or stream that is decompressed here: statistics, lengths, codes."""
+_USUAL_BLOCK_BYTES = 1 << 18
+"""Of files that do not state it."""
 _MAX_BLOCK_BYTES = 64 * 1024**2
 """Of a block out of compression; writers use 256 kB, and three bytes state its size when compressed."""
 _BOUNDED_CODECS = frozenset({1, 2, 4, 5})
 """Zlib, Snappy, LZ4, zstd."""
+_MAX_LZ4_GROWTH = 255
+"""What a block of LZ4 becomes, at most, of its size."""
 _MAX_VARINT_BYTES = 10
+_MAX_FIELDS = 1 << 18
+"""Of a Protobuf message: stripes of a file, types, streams of a stripe, or row groups in it."""
 
 
 def decode_booleans(data: bytes, count: int) -> npt.NDArray[np.bool_]:
@@ -342,7 +348,7 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
         raise ValueError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
     metadata_length = int(postscript.get(5, 0))
     end = file_size - 1 - int(message.get(4, 0)) - int(postscript.get(1, 0))
-    block_bytes = min(int(postscript.get(3, 0)), _MAX_BLOCK_BYTES)
+    block_bytes = min(int(postscript.get(3, _USUAL_BLOCK_BYTES)), _MAX_BLOCK_BYTES)
     return OrcTail(
         tuple(stripes),
         num_rows,
@@ -367,18 +373,18 @@ def require_small_footer(source: ByteSource) -> None:
     length, compression = int(postscript.get(1, 0)), int(postscript.get(2, 0))
     if not 0 < length < size or compression not in _BOUNDED_CODECS:
         return
-    block_bytes = min(int(postscript.get(3, 0)), _MAX_BLOCK_BYTES)
+    block_bytes = min(int(postscript.get(3, _USUAL_BLOCK_BYTES)), _MAX_BLOCK_BYTES)
     footer = source.read_at(length, max(size - 1 - end[-1] - length, 0))
     decompress(footer, OrcTail((), 0, compression, block_bytes, 0, 0))
 
 
-def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[list[bytes]] | None:
-    """For each stripe the serialised statistics of every column; None if they cannot be decompressed here."""
+def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[memoryview] | None:
+    """For each stripe the message with the statistics of every column; None if they cannot be decompressed here."""
     try:
         plain = decompress(section, tail)
     except pa.ArrowNotImplementedError:
         return None
-    return [[bytes(v) for n, v in fields_of(stripe) if n == 1] for number, stripe in fields_of(plain) if number == 1]
+    return [stripe for number, stripe in fields_of(plain) if number == 1]
 
 
 def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
@@ -508,7 +514,9 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
     view = memoryview(message)
     position = 0
     try:
-        while position < len(view):
+        for _ in range(_MAX_FIELDS):
+            if position >= len(view):
+                return
             tag, position = _varint(view, position)
             match tag & 7:
                 case 0:
@@ -528,6 +536,8 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
                     raise ValueError(f"protobuf wire type {wire}")
     except IndexError as error:
         raise ValueError("protobuf message ends early") from error
+    if position < len(view):
+        raise ValueError(f"protobuf message of more than {_MAX_FIELDS} fields")
 
 
 def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
@@ -565,29 +575,35 @@ def _decompress_block(block: bytes, compression: int, max_bytes: int) -> bytes:
     try:
         match compression:
             case 1:
-                return zlib.decompressobj(-15).decompress(block, max_bytes)
+                decoder = zlib.decompressobj(-15)
+                found = decoder.decompress(block, max_bytes + 1)
+                if not decoder.eof:
+                    raise ValueError(f"a compressed block does not end within {max_bytes} bytes")
             case 2:
                 length, _ = _varint(memoryview(block), 0)
-                return bytes(pa.Codec("snappy").decompress(block, min(length, max_bytes), asbytes=True))
+                found = bytes(pa.Codec("snappy").decompress(block, min(length, max_bytes), asbytes=True))
             case 4:
-                return _decompress_lz4(block, max_bytes)
+                found = _decompress_lz4(block, max_bytes)
             case 5:
                 with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-                    return bytes(stream.read(max_bytes))
+                    found = bytes(stream.read(max_bytes + 1))
             case 3 | 6:
                 raise pa.ArrowNotImplementedError("what columns compressed by LZO or Brotli become cannot be bounded")
             case _:
                 raise ValueError(f"it is compressed by codec {compression}")
     except (zlib.error, OSError, RuntimeError) as error:
         raise ValueError(f"a compressed block is broken: {error}") from error
+    if len(found) > max_bytes:
+        raise ValueError(f"a compressed block holds more than {max_bytes} bytes")
+    return found
 
 
 def _decompress_lz4(block: bytes, max_bytes: int) -> bytes:
     import cramjam
 
-    found = bytearray(max_bytes)
+    found = bytearray(min(max_bytes, _MAX_LZ4_GROWTH * len(block)))
     try:
-        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, max_bytes)])
+        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, len(found))])
     except cramjam.DecompressionError as error:
         raise ValueError(f"a compressed block is broken: {error}") from error
 

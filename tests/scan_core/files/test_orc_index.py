@@ -1,11 +1,13 @@
 """Row indexes and Bloom filters inside the stripes of ORC files."""
 
 import datetime as dt
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import numpy as np
 import pyarrow as pa
 import pyarrow.orc as po
@@ -14,7 +16,15 @@ import pytest
 from nevermore import scan_core
 from nevermore.scan_core import ScanOptions
 from nevermore.scan_core.files.orc import OrcFileReader, open_orc
-from nevermore.scan_core.files.orc_streams import parse_bloom_filters, parse_row_index
+from nevermore.scan_core.files.orc_streams import (
+    OrcTail,
+    Stripe,
+    decompress,
+    parse_bloom_filters,
+    parse_row_index,
+    parse_stripe_footer,
+    parse_stripe_statistics,
+)
 from nevermore.scan_core.io.location import FileIOConfig
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
@@ -178,3 +188,48 @@ def test_damaged_indexes_are_refused_or_empty(data: bytes) -> None:
         except (ValueError, TypeError):
             continue
         assert all(entry is None or not entry for entry in found) or data == bytes(range(60))
+
+
+STRIPE, UNCOMPRESSED = Stripe(0, 10, 1, 1), OrcTail((), 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        parse_row_index,
+        parse_bloom_filters,
+        lambda message: parse_stripe_footer(message, STRIPE),
+        lambda message: parse_stripe_footer(message.replace(b"\x0a", b"\x12"), STRIPE),
+        lambda message: parse_stripe_statistics(message, UNCOMPRESSED),
+    ],
+    ids=["row index", "Bloom filters", "streams", "encodings", "stripe statistics"],
+)
+def test_messages_of_millions_of_empty_fields_are_refused(parse: Callable[[bytes], object]) -> None:
+    with pytest.raises(ValueError, match="fields"):
+        parse(b"\x0a\x00" * 2_000_000)
+
+
+CODECS: dict[int, Callable[[bytes], bytes]] = {
+    1: lambda plain: (deflate := zlib.compressobj(wbits=-15)).compress(plain) + deflate.flush(),
+    2: lambda plain: pa.compress(plain, codec="snappy", asbytes=True),
+    4: lambda plain: bytes(cramjam.lz4.compress_block(plain, store_size=False)),
+    5: lambda plain: pa.compress(plain, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_blocks_hold_no_more_than_the_file_states(codec: int) -> None:
+    tail, plain = OrcTail((), 0, codec, 1_000, 0, 0), b"abcdefghij" * 1_000
+
+    def section(size: int) -> bytes:
+        block = CODECS[codec](plain[:size])
+        return (len(block) << 1).to_bytes(3, "little") + block
+
+    assert decompress(section(1_000) + section(999), tail) == plain[:1_000] + plain[:999]
+    for size in (1_001, 10_000):
+        with pytest.raises(ValueError, match=r"compressed block|buffer size"):
+            decompress(section(size), tail)
+    if codec == 1:
+        cut = section(900)[3:-5]
+        with pytest.raises(ValueError, match="compressed block"):
+            decompress((len(cut) << 1).to_bytes(3, "little") + cut, tail)
