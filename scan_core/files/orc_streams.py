@@ -94,11 +94,10 @@ def bound_sum(data: bytes, count: int, version: int) -> float:
     """
     if version == 1:
         return exact_sum(data, count, version)
-    cursor, total = _Cursor(data), 0.0
-    while count > 0:
-        try:
-            length, largest = _bound_run(cursor)
-        except IndexError:
+    total, position = 0.0, 0
+    while count > 0 and position < len(data):
+        length, largest, position = _bound_run(data, position)
+        if position > len(data):
             break
         total += float(min(length, count) * largest)
         count -= length
@@ -153,25 +152,16 @@ class _Cursor:
         self._position += count
         return taken
 
-    def skip(self, num_bits: int) -> None:
-        """Skip values that are padded to whole bytes."""
-        self._position += (num_bits + 7) // 8
-        if self._position > len(self._data):
-            raise IndexError
-
     def varint(self, *, signed: bool) -> int:
         value, self._position = _varint(self._data, self._position)
         return (value >> 1) ^ -(value & 1) if signed else value
 
     def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
         """`count` values of `width` bits each, padded to whole bytes."""
-        if width == 0:
-            return np.zeros(count, np.uint64)
         bits = np.unpackbits(np.frombuffer(self.take((count * width + 7) // 8), np.uint8))
-        values = np.zeros(count, np.uint64)
-        for column in bits[: count * width].reshape(count, width).T:
-            values = (values << np.uint64(1)) | column
-        return values
+        wide = np.zeros((count, 64), np.uint8)
+        wide[:, 64 - width :] = bits[: count * width].reshape(count, width)
+        return np.packbits(wide, axis=1).view(">u8").ravel().astype(np.uint64)
 
 
 def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
@@ -245,31 +235,31 @@ def _array(values: list[int]) -> Integers:
         raise ValueError("an integer of more than 64 bits") from error
 
 
-def _bound_run(cursor: _Cursor) -> tuple[int, int]:
-    """How many unsigned integers a run of encoding 2 holds, and a bound of the largest; the cursor is behind the run."""
-    first = cursor.byte()
-    if first >> 6 == 0:
-        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
-        return (first & 7) + 3, value
-    code, length = (first >> 1) & 31, ((first & 1) << 8 | cursor.byte()) + 1
-    width = _WIDTHS[code]
-    match first >> 6:
-        case 1:
-            cursor.skip(length * width)
-            return length, (1 << width) - 1
-        case 2:
-            third, fourth = cursor.byte(), cursor.byte()
-            patch_width, num_patches = _WIDTHS[third & 31], fourth & 31
-            base = int.from_bytes(cursor.take((third >> 5) + 1), "big")
-            cursor.skip(length * width)
-            cursor.skip(num_patches * _patch_bits(patch_width, fourth))
-            return length, base + (1 << (width + patch_width))
-        case _:
-            base, step = cursor.varint(signed=False), cursor.varint(signed=True)
-            if code == 0:  # every step is the same
-                return length, base + max(step, 0) * length
-            cursor.skip(max(length - 2, 0) * width)
-            return length, base + max(step, 0) + (length << width if step >= 0 else 0)
+def _bound_run(data: bytes, position: int) -> tuple[int, int, int]:
+    """How many unsigned integers a run of encoding 2 holds, a bound of the largest, and its end; behind that of the data if it is cut."""
+    first = data[position]
+    if first < 0x40:
+        end = position + (first >> 3) + 2
+        return (first & 7) + 3, int.from_bytes(data[position + 1 : end], "big"), end
+    try:
+        width, length = _WIDTHS[first >> 1 & 31], ((first & 1) << 8 | data[position + 1]) + 1
+        position += 2
+        if first < 0x80:
+            return length, (1 << width) - 1, position + (length * width + 7) // 8
+        if first < 0xC0:
+            third, fourth = data[position], data[position + 1]
+            end, patch_width = position + 3 + (third >> 5), _WIDTHS[third & 31]
+            largest = int.from_bytes(data[position + 2 : end], "big") + (1 << (width + patch_width))
+            patch_bits = (fourth & 31) * _patch_bits(patch_width, fourth)
+            return length, largest, end + (length * width + 7) // 8 + (patch_bits + 7) // 8
+        base, position = _varint(data, position)
+        step, position = _varint(data, position)
+    except IndexError:
+        return 0, 0, len(data) + 1
+    rise = 0 if step & 1 else step >> 1
+    if not first >> 1 & 31:  # every step is the same
+        return length, base + rise * length, position
+    return length, base + rise + (0 if step & 1 else length << width), position + (max(length - 2, 0) * width + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
