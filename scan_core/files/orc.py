@@ -569,7 +569,8 @@ def _nanoseconds(encoded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _microseconds(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    if (np.abs(nanos) >= 10**9).any() or (np.abs(seconds) > _MAX_SECONDS - _EPOCH_SECONDS).any():
+    most = _MAX_SECONDS - _EPOCH_SECONDS
+    if not ((nanos > -(10**9)) & (nanos < 10**9) & (-most < seconds) & (seconds < most)).all():
         raise ValueError("a timestamp that 64 bits of microseconds cannot hold")
     seconds = seconds + _EPOCH_SECONDS
     # Java and C++ count seconds before 1970 toward it and nanoseconds away from it; Arrow writes these as negative
