@@ -6,7 +6,9 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Generator, Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 MAX_ID_CHARACTERS = 60
+_CASES: defaultdict[str, Iterator[int]] = defaultdict(count)
+"""Numbers of the cases of a test."""
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -69,6 +73,13 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_unconfigure() -> None:
     """Let Python free everything at its end; DuckDB's binding (nanobind) prints each object that stays, as a leak."""
     gc.unfreeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of a matrix with the mark `each(n)`, every n-th case runs in `make test`, and all of them in `make test-all`."""
+    if (mark := item.get_closest_marker("each")) and next(_CASES[item.nodeid.split("[")[0]]) % mark.args[0]:
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)
