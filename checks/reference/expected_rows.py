@@ -272,7 +272,9 @@ CREATE OR REPLACE TABLE begins AS
     FROM {log} WHERE op NOT IN ('d', 't');
 CREATE OR REPLACE TABLE removals AS
     SELECT {old} AS k, ordinal, {at} AS made FROM {log} WHERE op = 'd' OR (op = 'u' AND {old} IS DISTINCT FROM {new});
-CREATE OR REPLACE TABLE truncates AS SELECT ordinal, {at} AS made FROM {log} WHERE op = 't';
+CREATE OR REPLACE TABLE truncates AS
+    SELECT ordinal, min({at}) OVER (ORDER BY ordinal ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS made
+    FROM {log} WHERE op = 't';
 CREATE OR REPLACE TABLE lacking AS SELECT k, ordinal, unnest(unsent) AS name FROM begins;
 CREATE OR REPLACE TABLE replay_sources AS
     WITH sent AS (
@@ -284,7 +286,12 @@ CREATE OR REPLACE TABLE replay_sources AS
     FROM lacking AS b ASOF JOIN sent AS s ON b.k = s.k AND b.name = s.name AND b.ordinal >= s.ordinal
     WHERE is_known AND NOT EXISTS (FROM truncates AS t WHERE t.ordinal BETWEEN s.ordinal AND b.ordinal);
 CREATE OR REPLACE TABLE replay_chosen AS
-    WITH ends AS (SELECT k, ordinal, made FROM begins UNION ALL SELECT k, ordinal, made FROM removals), points AS (
+    WITH ends AS (
+        SELECT k, ordinal, min(made) OVER (
+            PARTITION BY k ORDER BY ordinal ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+        ) AS made
+        FROM (SELECT k, ordinal, made FROM begins UNION ALL SELECT k, ordinal, made FROM removals)
+    ), points AS (
         SELECT k, ordinal AS moment, ordinal, op, made FROM begins
         UNION ALL
         SELECT r.k, r.ordinal, c.ordinal, 'd', r.made FROM removals AS r ASOF JOIN begins AS c ON r.k = c.k AND r.ordinal > c.ordinal
@@ -295,7 +302,7 @@ CREATE OR REPLACE TABLE replay_chosen AS
         FROM lacking ANTI JOIN replay_sources USING (ordinal, name) WHERE name IN ({columns}) GROUP BY ordinal
     )
     SELECT p.ordinal, op AS operation, coalesce(u.names, '') AS not_sent, p.made AS valid_from,
-        CASE WHEN coalesce(t.ordinal < e.ordinal, e.ordinal IS NULL) THEN t.made ELSE e.made END AS valid_to,
+        CASE WHEN least(e.made, t.made) < p.made THEN p.made ELSE least(e.made, t.made) END AS valid_to,
         e.ordinal IS NULL AND t.ordinal IS NULL AS is_current
     FROM points AS p LEFT JOIN unknown AS u USING (ordinal)
     ASOF LEFT JOIN ends AS e ON p.k = e.k AND p.moment < e.ordinal ASOF LEFT JOIN truncates AS t ON p.moment < t.ordinal

@@ -251,7 +251,9 @@ with logged as ({logged}), changes as (
   union all
   select {old}, ordinal, 'd', null, null, true, {at} from logged where op = 'd' or (op = 'u' and not ({same}))
 ), truncates as (
-  select lag(ordinal) over (order by ordinal) as begun, ordinal as ended, {at} as ended_at from logged where op = 't'
+  select lag(ordinal) over w as begun, ordinal as ended,
+    min({at}) over (order by ordinal rows between current row and unbounded following) as ended_at
+  from logged where op = 't' window w as (order by ordinal)
 ), sent as (
   select {names}, ordinal, op, at, ended, ended_at{sent}
   from changes left join truncates on (begun is null or ordinal > begun) and ordinal < ended
@@ -259,18 +261,22 @@ with logged as ({logged}), changes as (
 ), complete as (
   select {names}, ordinal, op, at, ended, ended_at, struct({values}) as row, concat_ws(', ', {unknown}) as not_sent from sent
 ), versions as (
-  select row, op, not_sent, at, coalesce(lead(at) over w, ended_at) as valid_to, lag(op) over w as op_before,
-    lag(row) over w as row_before, lag(not_sent) over w as not_sent_before,
+  select row, op, not_sent, at, least(ended_at, min(at) over (partition by {names} order by ordinal
+      rows between 1 following and unbounded following)) as ends,
+    lag(op) over w as op_before, lag(row) over w as row_before, lag(not_sent) over w as not_sent_before,
     lead(ordinal) over w is null and ended is null as is_current
   from complete window w as (partition by {names}, ended order by ordinal)
 )
 select version.*, operation, not_sent, valid_from, valid_to, is_current from (
   select if(op = 'd', row_before, row) as version, op as operation, if(op = 'd', not_sent_before, not_sent) as not_sent,
-    at as valid_from, valid_to, is_current
+    at as valid_from, if(ends < at, at, ends) as valid_to, is_current
   from versions where op <> 'd'{deleted}
 )
 """
-"""The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values."""
+"""The versions of each row, by the changes that made them: a delete ends the last one, or makes one with its values.
+
+A version ends when any change after it was made: one that came late, after its successor, was never valid.
+"""
 _LOGGED = "select op, key, after, unchanged, source_ts, ingested_at, {place} as ordinal from {log}"
 _EACH_ONCE = """(select *, min(block) over (
     partition by source_file, source_offset, source_order, op, key, ingested_at) as first_block

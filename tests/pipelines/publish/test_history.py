@@ -184,6 +184,40 @@ def test_versions_are_in_the_order_of_events_that_arrive_late(tmp_path: Path, de
         assert len(found) == len(wanted)
 
 
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_versions_by_the_time_of_ingest_are_the_mirror_of_that_time_however_late_changes_came(
+    tmp_path: Path, deletes: str
+) -> None:
+    entry = {"shop.products_history": {"history": "shop.products", "valid_by": "ingest"}}
+    config = config_of(tmp_path, entry, order_by=["source.ts_ms"], soft_delete=deletes == "soft")
+    dice = random.Random(5)
+    numbers = [*range(60)]
+    dice.shuffle(numbers)
+    mirrors: list[tuple[datetime, list[tuple[Any, ...]]]] = []
+    for part in range(6):
+        lines = []
+        for number in sorted(numbers[part * 10 : part * 10 + 10]):
+            row = {"id": number % 4, "part": "a", "name": f"v{number}"}
+            kind: dict[str, Any] = dice.choice([{"op": "c", "after": row}] * 4 + [{"op": "d", "before": row}])
+            lines.append(kind | {"source": {"db": "shop", "table": "products", "ts_ms": 1_000_000 + number * 1000}})
+        if part == 4:
+            lines.append({"op": "t", "source": {"db": "shop", "table": "products", "ts_ms": 1_030_500}})
+        land_lines(tmp_path, part, *lines)
+        run_once(config)
+        publish(config, "shop.products_history", auditor=ProjectAuditor())
+        mirror = open_table(open_catalog(config).load_table("shop.products")).scan().to_table().to_pylist()
+        alive = [row for row in mirror if not row.get("_deleted")]
+        mirrors.append((datetime.now(UTC), sorted((row["id"], row["name"]) for row in alive)))
+    versions = published(config)
+    assert all(since <= until for *_, since, until, is_current in versions if not is_current)
+    for time, rows in mirrors:
+        then = [v for v in versions if v[5] <= time and (v[6] is None or time < v[6]) and v[3] != "d"]
+        assert sorted((v[0], v[2]) for v in then) == rows
+    (found,) = (r for r in check_published(config, "shop.products_history") if r.name == "published_equals_duckdb")
+    assert found.passed
+    assert not found.details
+
+
 def test_log_without_the_order_that_its_table_got_since_has_versions(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     land(tmp_path, seed=1, first=0)
@@ -310,7 +344,7 @@ def test_what_is_no_history_is_refused(tmp_path: Path, entry: dict[str, Any], sa
 
 
 def test_a_wrong_history_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "_HISTORY", query._HISTORY.replace("lead(at)", "lead(at, 2)"))
+    monkeypatch.setattr(query, "_HISTORY", query._HISTORY.replace("between 1 following", "between 2 following"))
     config = config_of(tmp_path)
     land(tmp_path, seed=1, first=0)
     run_once(config)
