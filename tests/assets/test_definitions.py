@@ -160,6 +160,7 @@ def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: Sh
     assert found.stdout.strip() == "7"
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("module", ["definitions", "component"])
 @pytest.mark.parametrize("config", ["", "tables: 1"])
 def test_an_import_reads_no_config_and_prints_nothing(module: str, config: str, tmp_path: Path) -> None:
@@ -257,6 +258,7 @@ def test_the_config_says_when_to_ingest(cron: str | None, status: str, project: 
     assert (schedule.cron_schedule, schedule.default_status.name) == (cron or "*/5 * * * *", status)
 
 
+@pytest.mark.slow
 def test_the_compact_job_rewrites_mirrors_that_need_it_and_their_checks_stay_green(
     project: ShopProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

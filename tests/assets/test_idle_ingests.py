@@ -46,6 +46,7 @@ class EagerProject:
         return found.total_requested
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["dagster", "command"])
 def test_what_follows_eagerly_follows_commits_and_not_idle_ingests(
     by: str, project: ShopProject, instance: dg.DagsterInstance
@@ -62,6 +63,7 @@ def test_what_follows_eagerly_follows_commits_and_not_idle_ingests(
         project.land("orders", f"{number}.jsonl", [event("c", "orders", after=order(number + 5, 80.0, 2))])
 
 
+@pytest.mark.slow
 def test_the_data_version_is_the_snapshot_and_the_code_version_that_of_the_config(
     project: ShopProject, instance: dg.DagsterInstance
 ) -> None:
@@ -89,6 +91,7 @@ def test_the_data_version_is_the_snapshot_and_the_code_version_that_of_the_confi
     assert code_versions() == before
 
 
+@pytest.mark.slow
 def test_a_compaction_is_no_news(project: ShopProject, instance: dg.DagsterInstance) -> None:
     eager = EagerProject(project, instance)
     second = project.folder / "landing" / "orders" / "2.jsonl"

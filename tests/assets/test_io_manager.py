@@ -66,6 +66,7 @@ LOADED: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", LOADED)
 def test_an_input_is_loaded_as_its_annotation_says_with_columns_and_filter_pushed_down(path: str, kind: str) -> None:
     annotation, rows_of = LOADED[kind]
@@ -86,6 +87,7 @@ def test_an_input_is_loaded_as_its_annotation_says_with_columns_and_filter_pushe
     assert [column.name for column in values["dagster/column_schema"].columns] == ["id", "price", "city"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_input_may_be_a_dataframe_of_spark(path: str) -> None:
     from pyspark.sql import DataFrame
@@ -176,6 +178,7 @@ def test_a_partition_is_replaced_and_loaded_alone(path: str, partitions: Any, co
         run(path, sales, partition_key=key)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("partitions", "column", "tags", "ids"),
     [
@@ -310,6 +313,7 @@ def test_the_resource_reads_and_writes(path: str) -> None:
     assert dg.materialize([job], resources={"shop": NevermoreResource(config_path=path)}).success
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", ["returns rows", "upserts"])
 @pytest.mark.parametrize("key", ["mirror/shop/prices", "shop/prices", "finance/price_list"])
 def test_an_asset_of_the_user_and_the_mirror_that_it_fills_are_one(path: str, key: str, kind: str) -> None:

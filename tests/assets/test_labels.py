@@ -143,6 +143,7 @@ PLOTTED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_run_reports_the_numbers_that_the_ui_plots_also_one_that_finds_nothing_new(project: ShopProject) -> None:
     keys = [dg.AssetKey(["change_log", "shop_orders"]), mirror_key("shop.orders")]
     project.land_people()

@@ -53,6 +53,7 @@ _FIRST = (dt.date(2026, 1, 1), 3, 125.0)
 _SECOND = (dt.date(2026, 1, 2), 3, 150.0)
 
 
+@pytest.mark.slow
 def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> None:
     result = _run(project, "2026-01-01")
     assert result.success

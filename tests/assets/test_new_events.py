@@ -81,6 +81,7 @@ def test_while_an_ingest_runs_the_sensor_waits(project: ShopProject, instance: d
     assert "an ingest is running" in str(tick(project, instance, None))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("every", "after", "is_late"),
     [

@@ -84,6 +84,7 @@ def test_what_an_ingest_committed_is_materialized_once(
     assert watcher.tick() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [run_checks, run_changed_checks])
 def test_results_of_checks_are_shown_with_the_health_of_the_table(
     command: Any, project: ShopProject, watcher: Watcher
@@ -98,6 +99,7 @@ def test_results_of_checks_are_shown_with_the_health_of_the_table(
     assert watcher.tick() == []
 
 
+@pytest.mark.slow
 def test_a_check_that_failed_outside_fails_in_dagster(project: ShopProject, watcher: Watcher) -> None:
     from tests.assets.test_assets import _write_behind_the_log
 
@@ -110,6 +112,7 @@ def test_a_check_that_failed_outside_fails_in_dagster(project: ShopProject, watc
     assert watcher.tick() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_met", [True, False])
 def test_expectations_that_a_command_compared_are_shown_once(
     project: ShopProject,

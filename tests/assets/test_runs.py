@@ -101,6 +101,7 @@ def test_a_step_is_tried_again_where_its_error_may_pass(
         assert run.tags["dagster/max_retries"] == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["changes.change_log", "mirrors.mirror"])
 def test_an_ingest_yields_to_another_one_and_says_so(
     where: str, project: ShopProject, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_an_ingest_yields_to_another_one_and_says_so(
     assert "another ingester has" in warning
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("job", "assets", "is_followed"),
     [

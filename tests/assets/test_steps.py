@@ -96,6 +96,7 @@ def test_steps_work_at_the_same_time_in_one_process(instance: dg.DagsterInstance
     assert len({thread for _, thread in seen}) == 3
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("at_once", "pools", "most"),
     [(1, (), 1), (2, (), 2), (4, ("a", "a", "a"), 1), (4, ("a", "a", "b"), 2)],

@@ -45,6 +45,7 @@ def compare_both(tables: MirrorTables, green: int) -> bool:
     return all(by_all.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_rows_that_come_back_are_compared(tmp_path: Path, *, partitioned: bool) -> None:
     tables = MirrorTables(tmp_path, partitioned=partitioned)

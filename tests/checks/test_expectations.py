@@ -57,6 +57,7 @@ def rows_of(folder: Path, key: tuple[str, ...] = ("id",)) -> RowsToCheck:
     return RowsToCheck("t", scan, key, None, lambda: pytest.fail("no Spark for four rows"))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("name", "arguments", "where", "offending"),
     [

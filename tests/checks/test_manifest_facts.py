@@ -126,6 +126,7 @@ LIES: dict[str, tuple[Say, str]] = {
 ROWS: dict[str, Rows] = {"id": [5, 7], "n": [2, 2], "s": ["b", None]}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("statistics", [True, False])
 @pytest.mark.parametrize("lie", LIES)
 def test_each_thing_that_a_manifest_says_is_compared(tmp_path: Path, lie: str, *, statistics: bool) -> None:

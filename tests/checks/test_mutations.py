@@ -187,6 +187,7 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
 REAL_CHECKS = {name: check for name, check in MIRROR_CHECKS.items() if name in KEYED_CHECKS}
 
 
+@pytest.mark.each(19)
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{f.where}: {f.what}" for f in FAULTS])
 def test_a_seeded_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
     tables, batches = shop(tmp_path, partitioned=fault.partitioned, version=fault.version)

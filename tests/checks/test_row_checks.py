@@ -59,6 +59,7 @@ def outcome(subject: Subject) -> dict[str, tuple[bool, dict[str, int], set[str]]
     }
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize("key", [KEY, ()], ids=["key", "whole rows"])
 @pytest.mark.parametrize("seed", range(12))
 def test_results_in_a_file_and_in_little_memory_are_those_in_memory(

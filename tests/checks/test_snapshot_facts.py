@@ -100,6 +100,7 @@ CASES: list[tuple[Callable[[TableBuilder], None], int, bool, str]] = [
 ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("damage", "version", "is_partitioned", "told"), CASES, ids=[case[0].__name__ for case in CASES]
 )

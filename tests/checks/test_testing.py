@@ -124,6 +124,7 @@ def test_keys_that_no_command_reads_have_no_command(tmp_path: Path) -> None:
         assert_mirror_equals_reference(replace(tables.subject(), key=()))
 
 
+@pytest.mark.slow
 def test_the_workflow_of_the_docs_runs_and_fails_when_a_deleted_row_is_back(project: ShopProject) -> None:
     (project.folder / "tests").mkdir()
     for name in ("conftest.py", "test_tables.py"):

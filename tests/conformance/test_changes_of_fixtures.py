@@ -10,6 +10,7 @@ from nevermore.checks.comparison import canonical, compare
 from tests.support.fixture_tables import fixture_tables
 
 
+@pytest.mark.each(13)
 @pytest.mark.parametrize("name", fixture_tables())
 def test_changes_are_the_difference_of_rows(shared_dir: Path, name: str) -> None:
     fixture = fixture_tables()[name]

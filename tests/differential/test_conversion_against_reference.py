@@ -62,6 +62,7 @@ def path_of(table: Any) -> str:
     return str(table.metadata_location).removeprefix("file://")
 
 
+@pytest.mark.slow
 @quick
 @given(st.data())
 def test_converted_histories_equal_the_reference(data: st.DataObject) -> None:

@@ -135,6 +135,7 @@ def _check(spark: SparkSession, config: Config, reader: str, kind: Kind, flips: 
     assert READS[reader](spark, config) == _rows(config, "shop.flips")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reader", "kind"), [("python", "data"), ("native", "data"), ("direct copy", "delete")])
 def test_a_damaged_page_gives_no_rows_and_one_error_that_names_the_file(
     reader: str, kind: Kind, project: Config, spark: SparkSession

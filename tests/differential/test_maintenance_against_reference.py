@@ -216,6 +216,7 @@ def check_lake(draw: Callable[..., Any], fixture: FixtureTable | None = None) ->
             lake.step()
 
 
+@pytest.mark.slow
 @quick
 @given(st.data())
 def test_maintained_histories_equal_the_reference(data: st.DataObject) -> None:

@@ -107,6 +107,7 @@ def _literals(row: Row) -> str:
     return "(" + ", ".join("null" if v is None else f"'{v}'" if isinstance(v, str) else str(v) for v in row) + ")"
 
 
+@pytest.mark.slow
 @quick
 @given(st.integers(0, 2**40))
 def test_a_query_over_the_rows_that_it_needs_gives_the_same_rows(seed: int) -> None:
@@ -121,6 +122,7 @@ def test_many_queries_over_the_rows_that_they_need_give_the_same_rows(seed: int)
     check(seed)
 
 
+@pytest.mark.slow
 def test_most_queries_need_fewer_rows() -> None:
     found: Counter[str] = sum((check(seed) for seed in range(40)), Counter())
     assert found["conditions"] > 20

@@ -92,6 +92,7 @@ def test_partitions_that_the_lineage_does_not_name_do_not_change_in_many_queries
     check(seed)
 
 
+@pytest.mark.slow
 def test_the_lineage_names_fewer_partitions_than_there_are_for_many_queries() -> None:
     found: Counter[str] = sum((check(seed) for seed in range(30)), Counter())
     assert found["known"] > found["unknown"] / 2

@@ -73,6 +73,7 @@ def test_all_rows_of_random_tables_equal_the_reference(data: st.DataObject) -> N
     check_all_rows(data.draw)
 
 
+@pytest.mark.slow
 @quick
 @given(st.data())
 def test_queries_of_random_tables_equal_the_reference(data: st.DataObject) -> None:

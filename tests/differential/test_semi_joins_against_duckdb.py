@@ -177,6 +177,7 @@ def check(draw: Callable[..., Any]) -> None:
                 assert set(expected) <= set(left) <= set(rows["id"].to_pylist())
 
 
+@pytest.mark.slow
 @QUICK
 @given(st.data())
 def test_rows_with_partner_are_those_of_duckdb(data: st.DataObject) -> None:

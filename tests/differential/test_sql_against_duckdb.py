@@ -170,6 +170,7 @@ def asked(engines: tuple[_Session, duckdb.DuckDBPyConnection], query: str, limit
         assert rows <= expected, query
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(query=queries(), limit=st.sampled_from([None, None, None, 0, 1, 5]))
 @example(query="select * from t.a where x > 1.5 and s like 'a%'", limit=None)
@@ -182,6 +183,7 @@ def test_random_queries(engines: tuple[_Session, duckdb.DuckDBPyConnection], que
     asked(engines, query, limit)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("join", JOINS)
 def test_conditions_beside_joins(engines: tuple[_Session, duckdb.DuckDBPyConnection], join: str) -> None:
     for key, extra in zip(KEYS, ["", " and b.x > 0.5", " and a.s like 'a%'", "", " and b.s is null"], strict=True):

@@ -131,6 +131,7 @@ WAYS: dict[str, Callable[[Shop, int, str], Counter[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", COMPUTED[:2])
 def test_sub_queries_as_columns_are_planned_over_files_read_in_several_ways(shop: Shop, what: str) -> None:
     text = QUERIES[what]

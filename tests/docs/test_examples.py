@@ -131,6 +131,7 @@ def test_every_example_of_the_page_runs(
                 path.write_text(block.code, encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # Jupyter leaves a pipe to the kernel open

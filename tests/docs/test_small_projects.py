@@ -37,6 +37,7 @@ def test_every_project_is_listed() -> None:
     assert folders == {name for name in folders if f"]({name}/README.md)" in (EXAMPLES / "README.md").read_text()}
 
 
+@pytest.mark.slow
 def test_reading_only(tmp_path: Path) -> None:
     project = Path(shutil.copytree(EXAMPLES / "reading-only", tmp_path / "project"))
     printed = run_readme(project, own_environment())

@@ -19,6 +19,7 @@ SECTIONS = [
 ]
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
 def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path, environment: dict[str, str]) -> None:
     for block in page_blocks(section):

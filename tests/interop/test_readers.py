@@ -20,6 +20,7 @@ def _readers(table: Table) -> list[Reader]:
     return list(readers_of(table.metadata, table.io))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("feed", [feed.name for feed in FEEDS])
 def test_the_verdict_on_a_mirror_is_what_the_engine_does(feed: str, metadata: dict[str, str]) -> None:
     told = {reader.engine: reader for reader in _readers(open_table(metadata[feed]))}

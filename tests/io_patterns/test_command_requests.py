@@ -16,6 +16,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[s
     return requests_of_commands(tmp_path_factory.mktemp("project"))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("command", MOST)
 def test_a_command_sends_no_more_requests_than_it_did(requests: dict[str, list[tuple[str, str]]], command: str) -> None:
     assert len(requests[command]) <= MOST[command], Counter(requests[command]).most_common(20)

@@ -87,6 +87,7 @@ def snapshots(project: Project) -> list[Any]:
     return [None if table is None else table.metadata.current_snapshot_id for table in tables]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_rows_is_upserted_and_deleted(project: Project, kind: str) -> None:
     def given_as(rows: list[dict[str, Any]]) -> Any:
@@ -136,6 +137,7 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
+@pytest.mark.each(9)
 @pytest.mark.parametrize("kind", TYPES)
 def test_values_of_every_type_come_back(project: Project, kind: str) -> None:
     arrow_type, value = TYPES[kind]
@@ -261,6 +263,7 @@ REFUSED |= {
 }
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("why", REFUSED)
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
@@ -554,6 +557,7 @@ NOT_REPLACED = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("why", NOT_REPLACED)
 def test_a_replacement_that_is_refused_writes_nothing(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
@@ -613,6 +617,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(project: Project) ->
     assert Counter(log["op"].to_pylist()) == {"u": 40, "d": 5}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit", "before-acknowledgement"])
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_batch_whose_writer_is_killed_is_applied_once_when_it_is_sent_again(
@@ -636,6 +641,7 @@ def test_the_config_refuses_what_such_a_source_does_not_have(tmp_path: Path) -> 
         load(tmp_path / "nevermore.yaml")
 
 
+@pytest.mark.each(2)
 @pytest.mark.spark
 @pytest.mark.parametrize("num_rows", [0, 60_000])
 @pytest.mark.parametrize("options", [{}, {"format_version": 3, "deletes": "vectors"}, {"order_by": ["version"]}])
@@ -684,6 +690,7 @@ OF_SPARK = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.spark
 @pytest.mark.parametrize("why", OF_SPARK)
 def test_a_dataframe_of_spark_that_does_not_fit_is_refused(spark: "SparkSession", tmp_path: Path, why: str) -> None:
@@ -750,6 +757,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_of_spark_that_is_killed_and_started_again_applies_every_batch_once(tmp_path: Path) -> None:
     project = project_in(tmp_path)
@@ -840,6 +848,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_table_is_created_and_added_to_the_config(tmp_path: Path, kind: str) -> None:
     path, before = tmp_path / "nevermore.yaml", CONFIGS[kind]
@@ -887,6 +896,7 @@ NOT_CREATED: dict[str, tuple[str, Any, dict[str, Any], type[Exception], str]] = 
 }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("why", NOT_CREATED)
 def test_a_table_that_cannot_be_created_leaves_the_config_and_the_catalog(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
@@ -934,6 +944,7 @@ for name in (f"shop.t{number}", "shop.common"):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_create_tables_at_the_same_time_lose_none(project: Project) -> None:
     started = [start(CREATE, project, number, 0) for number in range(4)]
     for process in started:

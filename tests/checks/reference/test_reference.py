@@ -21,6 +21,7 @@ from tests.support.table_builder import BuiltFile, TableBuilder
 ID_NAME = [Column(1, "id", "long"), Column(2, "name", "string")]
 
 
+@pytest.mark.each(9)
 @pytest.mark.parametrize(("name", "snapshot"), snapshots())
 def test_reference_reads_fixture_snapshot_as_expected(shared_dir: Path, name: str, snapshot: str) -> None:
     table = fixture_tables()[name]

@@ -268,6 +268,7 @@ def test_rule_28_late_key_change_takes_what_it_did_not_send_from_the_row_of_its_
     assert project.rows() == wanted
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("seed", "size"), [(0, 30), (1, 30), (2, 9), (3, 9)])
 def test_rule_26_columns_that_were_not_sent_end_as_if_all_had_come_in_order(
     seed: int, size: int, tmp_path: Path

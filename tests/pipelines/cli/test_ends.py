@@ -65,6 +65,7 @@ def test_the_command_loads_nothing_before_it_handles_signals() -> None:
     assert not {"importlib.metadata", "logging", "pathlib"} & set(loaded)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("command", "number", "module"),
     [
@@ -119,6 +120,7 @@ def test_a_run_ends_well_at_any_moment(project: Project) -> None:
     assert [row["id"] for row in project.rows()] == [1]
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_nobody_reads_its_lines(project: Project) -> None:
     project.land("1.jsonl", [event("c", product(1))])
     command = [COMMAND, "run", "--config", config(project), "--json", "--heartbeat", "0.2"]
@@ -141,6 +143,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
+@pytest.mark.each(9)
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone before the first byte", "gone after the first line"])
 @pytest.mark.parametrize(
     "words",

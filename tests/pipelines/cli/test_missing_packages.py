@@ -26,6 +26,7 @@ def test_tables_of_parquet_are_read_without_any_package_of_an_extra(tmp_path: Pa
     assert done.stdout.strip() == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", SOURCES)
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str

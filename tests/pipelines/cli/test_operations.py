@@ -426,6 +426,7 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
     assert [r["id"] for r in project.rows()] == [1, 2]
 
 
+@pytest.mark.slow
 def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> None:
     command = [
         sys.executable,
@@ -450,6 +451,7 @@ def test_run_reports_a_lasting_failure_once_and_its_end(project: Project) -> Non
     assert "shop.products snapshot" in second
 
 
+@pytest.mark.slow
 def test_run_checks_mirrors_beside_it_and_goes_on_when_one_fails(project: Project) -> None:
     project.ingest(event("c", product(1)), event("c", product(2)), name="1.jsonl")
     mirror = find_table(open_catalog(load(project.config)), "shop.products")
@@ -517,6 +519,7 @@ def test_run_expires_snapshots_as_the_config_says(project: Project) -> None:
     assert len(project.call("snapshots", "shop.products")[1]) == 2
 
 
+@pytest.mark.slow
 def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
     project.land("1.jsonl", event("c", product(1)))
     command = [sys.executable, "-m", "nevermore.pipelines.cli.main", "run", "--config", str(project.config), "--json"]

@@ -54,6 +54,7 @@ def test_values_are_written_as_documented(kind: pa.DataType, value: Any, text: A
     assert rendered([value], kind) == [text]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("offset", range(5))
 def test_every_slice_of_maps_and_lists_is_written(offset: int) -> None:
     maps = [{"a": [1.0, None]}, None, {}, {"b": None, "c": []}, {"d": [2.0]}]

@@ -56,6 +56,7 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
     assert plan in json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["explain"] + "\n"
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("output_format", ["csv", "jsonl", "table", "parquet", "arrow"])
 def test_columns_with_equal_names_are_numbered(
@@ -85,6 +86,7 @@ def test_columns_with_equal_names_are_numbered(
     assert list(rows[0]) == ["id", "id_2", "city", "city_1", "id_1", "id_3"]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("query", "added"),
     [
@@ -104,6 +106,7 @@ def test_what_the_plan_says_narrows_the_only_scan_of_a_table(
     assert run("sql", query, "--config", config)[0] == 0
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("query", "limit", "is_few"),
     [
@@ -134,6 +137,7 @@ def test_a_limit_begins_with_few_rows(
     assert (code, len(output.split()), asked[-1]) == (0, 2, is_few), errors
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("query", "rows"),
     [
@@ -293,6 +297,7 @@ def test_queries_are_read_from_standard_input_and_typed_at_a_prompt(config: Path
     assert shell.exitstatus == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config: Path) -> None:
@@ -349,6 +354,7 @@ def test_mistakes_are_told_before_spark_starts(run: Run, config: Path, query: st
     assert message in errors
 
 
+@pytest.mark.each(2)
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
@@ -367,6 +373,7 @@ def test_what_spark_refuses_is_one_message(run: Run, config: Path, query: str, m
     assert message in errors
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -224,6 +224,7 @@ REST = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", REST)
 def test_a_rest_catalog_that_cannot_be_reached(
     run: Run, tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch, name: str

@@ -73,6 +73,7 @@ def metric(text: str, name: str, *labels: str) -> float | None:
     return float(found[0].rpartition(" ")[2]) if found else None
 
 
+@pytest.mark.slow
 def test_run_serves_metrics_and_health_logs_json_and_alerts_on_failures(tmp_path: Path) -> None:
     project = Project(tmp_path, {"shop.products": {"key": ["id"], "max_quarantine_ratio": 0.1}})
     project.land("1.jsonl", [event("c", product(i)) for i in range(1, 6)])
@@ -127,6 +128,7 @@ def test_run_serves_metrics_and_health_logs_json_and_alerts_on_failures(tmp_path
     assert any(line["level"] == "error" and line["table"] == "shop.products" for line in lines)
 
 
+@pytest.mark.slow
 def test_collector_gets_spans_and_metrics(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.land("1.jsonl", [event("c", product(1))])

@@ -77,6 +77,7 @@ TYPES = [
 ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("wanted", TYPES, ids=str)
 @pytest.mark.parametrize("held", TYPES, ids=str)
 def test_null_is_a_value_of_every_type(held: pa.DataType, wanted: pa.DataType) -> None:

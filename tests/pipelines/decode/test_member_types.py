@@ -103,6 +103,7 @@ def test_a_member_that_is_not_declared_is_not_lost(value: Any) -> None:
     assert "column a" in decoded.rejected.table.column("reason").to_pylist()[0]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("text", ["boolean", "long", "double", "string", "date", "time", "timestamptz", "uuid", "binary",
                                   "decimal(10,2)"])  # fmt: skip
 @pytest.mark.parametrize("encoding", [e.value for e in Encoding if e is not Encoding.NATURAL])

@@ -138,6 +138,7 @@ ENVELOPES = {
 }  # fmt: skip
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", [*DELETES, *ENVELOPES])
 def test_names_of_members_may_be_written_with_escapes(kind: str) -> None:
     """Every name of the event in turn, by its first, by its last and by all of its characters."""

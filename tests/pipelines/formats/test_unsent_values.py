@@ -116,6 +116,7 @@ def unchanged(raw: RawEvents, format_name: str, placeholder: str = DEFAULT, **op
     return [*read.tables["t"].table.column("unchanged").to_pylist(), *([[]] * read.rejected.num_rows)]
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("placeholder", [*UUID_OF], ids=["default", "custom"])
 @pytest.mark.parametrize("kind", JSON_TYPES)
 def test_placeholder_is_found_in_json(kind: str, placeholder: str) -> None:
@@ -124,6 +125,7 @@ def test_placeholder_is_found_in_json(kind: str, placeholder: str) -> None:
     assert read_json([spelled(placeholder)], placeholder) == [["v"]]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", JSON_TYPES)
 def test_value_that_only_begins_like_the_placeholder_is_data(kind: str) -> None:
     schema, spelled = JSON_TYPES[kind]

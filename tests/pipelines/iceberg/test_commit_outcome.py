@@ -51,6 +51,7 @@ def check_whole(server: FaultyCatalog, ids: list[int]) -> None:
     assert {str(p) for p in folder.rglob("*") if p.suffix in {".parquet", ".avro"}} == named
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("fault", ["repeated", "done-504", "done-503", "done-closed"])
 def test_a_commit_that_happened_counts_whatever_the_answer_was(fault: Fault, server: FaultyCatalog, table: Any) -> None:
     append(table, 1)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, NamedFiles, to_merge
@@ -57,6 +58,7 @@ def test_many_commits_leave_few_manifests_and_all_rows(tmp_path: Path) -> None:
     assert [r["id"] for r in rows_of(table)] == list(range(35))
 
 
+@pytest.mark.slow
 def test_rule_03_deletes_keep_their_sequence_numbers_when_manifests_merge(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, {"id": pa.int64(), "name": pa.string()})
     for number in range(2 * FAN_IN + 3):

@@ -77,6 +77,7 @@ def _updates(old: int, current: int) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("kind", _updates(0, 1))
 def test_updates_change_what_pyiceberg_changes(table: Any, kind: str) -> None:
     for key in range(3):
@@ -112,6 +113,7 @@ def test_a_tag_keeps_its_snapshot_from_being_removed(table: Any) -> None:
         commit(table, [], [{"action": "remove-snapshots", "snapshot-ids": [first]}])
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("requirement", [
     {"type": "assert-table-uuid", "uuid": "x"},
     {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
@@ -181,6 +183,7 @@ def test_a_commit_goes_on_over_changes_of_properties_and_tags(table: Any, tmp_pa
     assert now.metadata.last_updated_ms == times[-1] > other.metadata.last_updated_ms
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("change", ["schema", "spec", "snapshot", "branch", "version", "replaced", "dropped"])
 def test_a_commit_never_goes_on_over_what_it_builds_upon(table: Any, tmp_path: Path, change: str) -> None:
     late = RowDelta(table)

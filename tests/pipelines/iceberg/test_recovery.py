@@ -189,6 +189,7 @@ READERS = (
 )
 
 
+@pytest.mark.each(7)
 @pytest.mark.parametrize("command", [*COMMANDS, *READERS], ids=lambda command: command[0])
 def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
     command: list[str], project: Project, capsys: pytest.CaptureFixture[str]
@@ -203,6 +204,7 @@ def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
     assert not project.catalog_file.exists()
 
 
+@pytest.mark.each(7)
 @pytest.mark.parametrize("command", [*COMMANDS, *READERS, ["report", "shop.p"]], ids=lambda command: command[0])
 def test_no_command_reads_or_changes_the_tables_of_the_project_that_was_copied(
     command: list[str], project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -356,6 +358,7 @@ def test_of_a_copy_all_tables_move_or_none(project: Project, tmp_path: Path, kin
     assert sorted(copy.folder.rglob("*")) == before
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 @pytest.mark.parametrize(
     "words", [["ingest"], ["scan", "shop.p", "--count"], ["status"], ["check"], ["resync", "shop.p"]]

@@ -107,6 +107,7 @@ def test_rule_29_two_ingesters_of_one_table_apply_every_change_once(project: Pro
     assert_exactly_once(project, last, 600)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project, start: Start) -> None:
     last = land(project, 1)
@@ -150,6 +151,7 @@ def test_rule_29_position_survives_a_foreign_compaction(project: Project) -> Non
     assert_exactly_once(project, last, 202)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Project, start: Start) -> None:
     last = land(project, 1)

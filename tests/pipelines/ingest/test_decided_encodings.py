@@ -103,6 +103,7 @@ def test_type_of_the_config_keeps_scale_and_unit_of_the_schema() -> None:
 EVENTS = [row(1, "1234"), row(2, "AQ=="), row(3, "10.50"), row(4, "oops"), row(5, 3)]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("order", list(permutations(range(5)))[::17])
 def test_what_becomes_of_an_event_is_the_same_alone_and_in_any_company(order: tuple[int, ...]) -> None:
     def outcome(*lines: str) -> dict[int, Any]:

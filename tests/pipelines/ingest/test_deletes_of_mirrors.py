@@ -187,6 +187,7 @@ def lineage(project: Project, key: str) -> dict[Any, tuple[int, int, str]]:
     return dict(zip(rows.column(0).to_pylist(), zip(ids, changes, names, strict=True), strict=True))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("engine", ["local"], indirect=True)  # tasks of Spark look up no rows
 @pytest.mark.parametrize("kind", IDS)
 def test_vectors_keep_the_ids_of_rows_that_are_updated(kind: str, tmp_path: Path) -> None:

@@ -238,6 +238,7 @@ def test_an_address_without_a_place_is_refused(
     assert "name a folder, or a bucket" in capsys.readouterr().err
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("option", "said"),
     [

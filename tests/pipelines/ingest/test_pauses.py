@@ -13,6 +13,7 @@ from nevermore.pipelines.ingest import feed_run
 from nevermore.pipelines.ingest.report import IngestReport, TableReport
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("interval", "failing", "expected"),
     [

@@ -47,6 +47,7 @@ def reading(format_name: str, *tables: TableFeed, **more: Any) -> FeedConfig:
     return FeedConfig(format=format_name, tables=tables, **more)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("later", [False, True], ids=["in one batch", "in a later batch"])
 def test_events_of_one_name_in_two_topics_are_refused(format_name: str, *, later: bool) -> None:
@@ -62,6 +63,7 @@ def test_events_of_one_name_in_two_topics_are_refused(format_name: str, *, later
     assert merged.tables["shop.orders"].num_rows == 2
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("format_name", NAMED)
 @pytest.mark.parametrize("later", [False, True], ids=["in one batch", "in a later batch"])
 @pytest.mark.parametrize("stated", [None, "orders"], ids=["by its name", "by source_table"])
@@ -125,6 +127,7 @@ def of_server(server: str | None, key: int, **more: Any) -> dict[str, Any]:
     return {"op": "c", "before": None, "after": product(key), "source": {**name, **source}, **more}
 
 
+@pytest.mark.each(2)
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("entry", ["shop.*", "shop.products"])
 @pytest.mark.parametrize("later", [False, True], ids=["in one run", "in a later run"])

@@ -122,6 +122,7 @@ STREAMS = [
 ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("name", "format_name"), STREAMS)
 def test_stream_reaches_expected_rows(
     name: str, format_name: str, tmp_path: Path, shared_dir: Path, expected: dict[str, Any]
@@ -135,6 +136,7 @@ def test_stream_reaches_expected_rows(
     assert again.found_nothing_new
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", [name for name, _ in STREAMS if name != "wal2json_pagila"])
 def test_stream_in_commits_of_one_change_reaches_the_same_rows(
     name: str, tmp_path: Path, shared_dir: Path, expected: dict[str, Any]
@@ -186,6 +188,7 @@ def test_delete_that_names_no_row_is_quarantined_and_the_rest_applied(
     assert project.run().exit_code == 0
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "replayed"])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_dump_sorted_as_text_is_ordered_by_its_time(

@@ -108,6 +108,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=700, deadline=None)
 @given(damaged())
 @example(b'{"a":01}')

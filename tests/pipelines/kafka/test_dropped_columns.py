@@ -17,6 +17,7 @@ def broker() -> Iterator[KafkaBroker]:
         yield found
 
 
+@pytest.mark.slow
 def test_an_older_event_of_another_partition_drops_no_column(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.create_topic("columns", 2)
     project = KafkaProject(tmp_path, broker, "columns", dropped_columns="drop")

@@ -126,6 +126,7 @@ def use(topics: KafkaTopics, call: str) -> None:
     assert facts["t"].retention_hours == 1
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", PASSING)
 def test_what_passes_is_waited_for(connect: Callable[..., KafkaTopics], name: str, call: str) -> None:

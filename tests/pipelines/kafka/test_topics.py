@@ -139,6 +139,7 @@ def test_a_connection_that_falls_silent_is_replaced(tmp_path: Path) -> None:
             broker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local"], indirect=True)
 def test_partitions_are_read_again_and_again_by_one_connection(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +171,7 @@ def test_messages_of_aborted_transactions_are_not_read(broker: KafkaBroker, tmp_
     assert position.offsets["transactions", 0] == 8  # four messages, and a marker behind each
 
 
+@pytest.mark.slow
 def test_ranges_of_offsets_are_read_alike_every_time(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.create_topic("ranges")
     source = load(KafkaProject(tmp_path, broker, "ranges").folder / "nevermore.yaml").tables["shop.products"].source
@@ -217,6 +219,7 @@ def test_several_tables_in_a_topic_and_several_topics_of_a_pattern(broker: Kafka
     }
 
 
+@pytest.mark.slow
 def test_topics_with_tables_of_one_name_become_one_mirror_only_if_the_config_says_so(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -300,6 +303,7 @@ def called(folder: Path, *command: str) -> None:
     assert not ended.value.code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [2, 5, 50])
 def test_a_topic_that_was_created_again_is_an_error_with_a_way_out(
     messages: int, broker: KafkaBroker, tmp_path: Path
@@ -353,6 +357,7 @@ def test_topics_that_are_read_again_leave_the_rows_until_all_is_read(
     assert run_once(config).found_nothing_new
 
 
+@pytest.mark.slow
 def test_a_key_that_moved_to_a_new_partition_keeps_its_order(broker: KafkaBroker, tmp_path: Path) -> None:
     broker.create_topic("moved", 2)
     project = KafkaProject(tmp_path, broker, "moved", memory_limit_bytes="1MiB", commit_rows=50)

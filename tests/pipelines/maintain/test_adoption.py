@@ -107,6 +107,7 @@ def test_rows_that_hold_the_log_already_are_not_given_it_again(tmp_path: Path) -
     assert len(project.rows()) == 6
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("config", "rows", "error", "message"),
     [

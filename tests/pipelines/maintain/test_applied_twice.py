@@ -170,6 +170,7 @@ def test_what_a_full_load_holds_may_come_once_more_as_trusted_inserts(tmp_path: 
     green(project)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("skip_log", [False, True])
 @pytest.mark.parametrize("layout", ["trusted", "full", "soft and trusted", "checked"])
 def test_adopted_rows_may_come_once_more(layout: str, *, skip_log: bool, tmp_path: Path) -> None:

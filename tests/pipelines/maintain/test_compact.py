@@ -336,6 +336,7 @@ def _type(name: str) -> Any:
     return {"long": LongType(), "double": DoubleType(), "int": IntegerType()}[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2**30, 2**16])
 def test_sorted_files_follow_each_other_however_little_memory_there_is(catalog: Any, limit: int) -> None:
     new_table(catalog, COLUMNS)
@@ -499,6 +500,7 @@ JAVA = [
 ]
 
 
+@pytest.mark.each(11)
 @pytest.mark.parametrize("name", JAVA)
 def test_tables_of_other_writers_have_the_same_rows_afterwards(tmp_path: Path, name: str) -> None:
     fixture: FixtureTable = fixture_tables()[name]
@@ -564,6 +566,7 @@ def test_a_killed_compaction_changes_no_row_and_the_next_one_finishes(tmp_path: 
     )
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("point", [p for p in get_args(storage.CrashPoint) if p != "before-acknowledgement"])
 def test_an_interrupted_compaction_removes_no_file_of_the_table(
@@ -614,6 +617,7 @@ def test_a_mirror_goes_on_after_a_compaction_and_its_log_too(tmp_path: Path) -> 
     assert project.rows() == rows
 
 
+@pytest.mark.slow
 def test_ingests_and_compactions_side_by_side(tmp_path: Path) -> None:
     project, _ = project_with_updates(tmp_path, commit_rows=3)
     expected = {row["id"]: row["name"] for row in project.rows()}
@@ -659,6 +663,7 @@ def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: p
     assert compact_mirror(load(tmp_path / "nevermore.yaml"), "shop.products") is None
 
 
+@pytest.mark.slow
 def test_logs_and_quarantines_are_compacted_with_their_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MIN_AUTO_SECONDS", 0.0)
     monkeypatch.setattr(module, "MAX_TIME_SHARE", 1e9)
@@ -683,6 +688,7 @@ def test_logs_and_quarantines_are_compacted_with_their_mirror(tmp_path: Path, mo
     assert project.rows() == [row for row in rows if row["id"] != 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 def test_unasked_deletes_of_large_files_become_positions_and_the_files_stay(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
@@ -808,6 +814,7 @@ quick = settings(
 )
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(STEPS, min_size=2, max_size=8))
 def test_random_histories_with_compactions(

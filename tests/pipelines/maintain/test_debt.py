@@ -112,6 +112,7 @@ def test_a_table_without_rows_has_none(project: Project) -> None:
     assert "nothing to compact" in "\n".join(debt.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_debt", "passes"), [(0.01, False), (1, True)])
 def test_the_check_warns_above_the_threshold_of_the_config(
     max_debt: float, passes: object, project: Project, monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def emails(project: Project) -> dict[int, str]:
     return {row["id"]: row["email"] for row in project.rows(NAME)}
 
 
+@pytest.mark.each(2)
 def test_no_file_has_the_rows_any_more(project: Project) -> None:
     assert files_with(project, "person-1@", "moved-1@")
     done = run(project, "email = 'person-1@example.org'")
@@ -132,6 +133,7 @@ def test_no_file_has_the_rows_any_more(project: Project) -> None:
     assert passes_checks(project)
 
 
+@pytest.mark.each(2)
 def test_ingest_goes_on_and_the_key_may_come_again(project: Project) -> None:
     run(project, "id = 1")
     assert project.run().found_nothing_new
@@ -151,6 +153,7 @@ def test_rows_that_are_dead_already_are_found(plain: Project, key: int) -> None:
     assert passes_checks(plain)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "where", ["address.street = 'Road 4'", "email like 'person-4@%'", "id in (4)", "id > 3 and id < 5"]
 )
@@ -194,6 +197,7 @@ ABSENT = [
 ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("where", ABSENT)
 def test_a_null_that_no_row_had_erases_nobody(tmp_path: Path, where: str) -> None:
     """Deletes have no new row, inserts no old one, old rows often just a key, and unchanged long texts are not sent."""
@@ -283,6 +287,7 @@ def test_keys_of_other_types_are_found_in_quarantined_events_too(tmp_path: Path,
     assert passes_checks(project)
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("escapes", ["none", "ASCII", "capitals", "slashes"])
 @pytest.mark.parametrize("key", ["Jürgen-4711", 'a "quoted" name', "two\tcolumns", "north/south", "日本 4711"])
 def test_quarantined_events_are_found_however_json_writes_the_key(tmp_path: Path, key: str, escapes: str) -> None:
@@ -294,6 +299,7 @@ def test_quarantined_events_are_found_however_json_writes_the_key(tmp_path: Path
     assert key_is_erased(tmp_path, key, {}, f"id = '{key}'", written) == []
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("kind", "key", "where", "written"),
     [
@@ -393,6 +399,7 @@ def test_a_tag_or_branch_holds_rows_until_it_goes(plain: Project, kind: str) -> 
 POINTS = [(point, time) for point in ("after-files", "after-manifests", "after-commit") for time in range(1, 9)]
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize(("point", "time"), POINTS)
 def test_killed_anywhere_it_ends_when_it_is_run_again(
     plain: Project, monkeypatch: pytest.MonkeyPatch, point: str, time: int

@@ -169,6 +169,7 @@ def test_only_the_days_rows_are_read_where_the_sql_makes_that_certain(config: Co
     assert report.reads["shop.customers"].where is None
 
 
+@pytest.mark.slow
 def test_a_new_column_in_the_sql_evolves_the_table_in_the_same_snapshot(config: Config, tmp_path: Path) -> None:
     publish(config, "shop.orders_daily", partitions=["2026-01-01"])
     wider = DAILY.replace("c.city,", "c.city, max(o.note) as last_note,", 1)
@@ -177,6 +178,7 @@ def test_a_new_column_in_the_sql_evolves_the_table_in_the_same_snapshot(config: 
     assert [row["last_note"] for row in _published(changed)] == [None, "note 88"]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("sql", "message"),
     [

@@ -53,6 +53,7 @@ def filled(folder: Path, sql: str, **entry: Any) -> Config:
     return config
 
 
+@pytest.mark.slow
 def test_only_the_keys_of_changed_rows_are_made(tmp_path: Path, spark: SparkSession) -> None:
     config = filled(tmp_path, JOINED)
     apply(
@@ -72,6 +73,7 @@ def test_only_the_keys_of_changed_rows_are_made(tmp_path: Path, spark: SparkSess
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_a_changed_row_of_a_joined_table_makes_the_keys_that_it_meets(tmp_path: Path, spark: SparkSession) -> None:
     config = filled(tmp_path, SUMMED, key=["customer_id"])
     apply(config, "shop.customers", customers((1, "Moss")), deleted=[1])

@@ -126,6 +126,7 @@ def published(config: Config, name: str = "shop.products_history") -> list[tuple
     return sorted((tuple(row[n] for n in names) for row in rows), key=str)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 @pytest.mark.parametrize("time", ["source", "ingest"])
 def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) -> None:
@@ -144,6 +145,7 @@ def test_a_history_has_every_version(tmp_path: Path, time: str, deletes: str) ->
     assert published_columns(config, "shop.products_history")["dagster/column_schema"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_versions_are_in_the_order_of_events_that_arrive_late(tmp_path: Path, deletes: str) -> None:
     config = config_of(tmp_path, order_by=["source.ts_ms"], soft_delete=deletes == "soft")
@@ -218,6 +220,7 @@ def test_versions_by_the_time_of_ingest_are_the_mirror_of_that_time_however_late
     assert not found.details
 
 
+@pytest.mark.slow
 def test_log_without_the_order_that_its_table_got_since_has_versions(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     land(tmp_path, seed=1, first=0)
@@ -233,6 +236,7 @@ def test_log_without_the_order_that_its_table_got_since_has_versions(tmp_path: P
     assert len(published(ordered)) == len(wanted) + 1
 
 
+@pytest.mark.slow
 def test_event_with_several_changes_of_a_key_has_several_versions_also_when_its_copies_follow(tmp_path: Path) -> None:
     source = {"type": "files", "path": "landing/*.jsonl", "format": "canal-json"}
     config = config_of(tmp_path, source=source, order_by=["es"])
@@ -253,6 +257,7 @@ def test_event_with_several_changes_of_a_key_has_several_versions_also_when_its_
     assert names == ["a", "late", "b", "c"]
 
 
+@pytest.mark.slow
 def test_versions_take_what_was_not_sent_from_the_change_before_however_late_it_came(tmp_path: Path) -> None:
     config = config_of(tmp_path, order_by=["source.ts_ms"])
 

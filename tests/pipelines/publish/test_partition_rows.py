@@ -15,6 +15,7 @@ from tests.support.spark_session import SPARK_TEST
 pytestmark = SPARK_TEST
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("zone", [None, "UTC"])
 @pytest.mark.parametrize(
     ("by", "key"),

@@ -20,6 +20,7 @@ pytestmark = SPARK_TEST
 WHOLE: dict[str, Any] = {"partition": None, "incremental": None}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("sql", "error", "message"),
     [

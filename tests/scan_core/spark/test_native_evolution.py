@@ -82,6 +82,7 @@ def flat(table: scan_core.Table) -> scan_core.Scan:
     return table.scan().select(*(name for name in table.schema.names if name != "p"))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     "condition",
     [
@@ -205,6 +206,7 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_times_and_bytes_that_older_files_lack_are_constants_in_any_time_zone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ COLUMNS = (Column(1, "id", "long"), Column(2, "n", "int"), Column(3, "s", "strin
 ROWS = 25_000
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "written",
     [

@@ -29,6 +29,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return scan_core.open_table(build_spark_table(tmp_path_factory.mktemp("shapes")))
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize(
     ("use", "expected"),
     [
@@ -58,6 +59,7 @@ def test_one_dataframe_used_in_several_ways_is_right_in_each(
     assert use(frame) == expected
 
 
+@pytest.mark.each(10)
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [

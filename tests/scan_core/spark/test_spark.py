@@ -131,6 +131,7 @@ def test_schema_chooses_columns_and_must_agree_on_types(spark: SparkSession, tab
         load.schema("qty string").load().count()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -276,6 +277,7 @@ _SPARKLESS = frozenset({"timestamp_ns_key"})
 """Tables with columns of types that Spark has not."""
 
 
+@pytest.mark.each(12)
 @pytest.mark.parametrize("name", sorted(set(fixture_tables()) - _SPARKLESS))
 def test_tables_of_other_engines_are_the_same_in_spark(spark: SparkSession, name: str) -> None:
     fixture = fixture_tables()[name]

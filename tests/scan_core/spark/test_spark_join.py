@@ -71,6 +71,7 @@ def plain(spark: SparkSession, text: str, scans: Mapping[str, Scan]) -> Counter[
     return rows(spark.sql(text))
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("reader", ["auto", "python"])
 @pytest.mark.parametrize("how", KINDS)
 def test_every_kind_gives_the_rows_of_plain_spark_and_filters_what_it_may(
@@ -108,6 +109,7 @@ def test_keys_of_all_dimensions_filter_the_fact(ansi_spark: SparkSession, fact: 
     assert len(reads_of_sql(found)["sales"].joins) == 2
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", ["string", "double", "decimal(10,2)", "smallint"])
 def test_keys_of_a_view_are_compared_as_spark_does(ansi_spark: SparkSession, fact: Scan, kind: str) -> None:
     ansi_spark.sql(f"select cast(id as {kind}) as item from range(1, 90, 7)").createOrReplaceTempView("given")
@@ -135,6 +137,7 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_keys_of_every_type_and_of_none(ansi_spark: SparkSession, tmp_path: Path) -> None:
     columns = [Column(1, "k", "int"), *(Column(i, n, t) for i, (n, (t, _)) in enumerate(VALUES.items(), 2))]
     builder = TableBuilder(tmp_path / "t", columns)
@@ -156,6 +159,7 @@ def test_semi_join_of_a_scan_is_exact_in_spark(spark: SparkSession, fact: Scan, 
     assert sorted(row["sale"] for row in dataframe(spark, keyed).collect()) == expected
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("reader", ["python", "native"])
 @pytest.mark.parametrize("name", ["b`t", "`", "a.b", "*", 'q"q', " a"])
 def test_columns_of_any_name_can_be_the_key(ansi_spark: SparkSession, tmp_path: Path, name: str, reader: Any) -> None:

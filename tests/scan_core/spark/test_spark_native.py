@@ -177,6 +177,7 @@ def test_files_that_spark_cannot_read_so_are_read_in_python_and_why_is_told(
     assert reason in str(choice_of(dataframe(spark, whole, reader="auto")))
 
 
+@pytest.mark.slow
 def test_driver_job_and_python_reader_find_the_same_rows(
     spark: SparkSession, builder: TableBuilder, tmp_path: Path
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_column_that_older_files_lack_is_null_in_the_native_reader_too(
     assert frame.filter("more is null").count() == 530
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("condition", "why_not"),
     [

@@ -51,6 +51,7 @@ def live(text: str) -> list[int]:
 
 
 # the manifests have no bounds of members
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("condition", "expected", "where", "files"),
     [
@@ -75,6 +76,7 @@ def test_conditions_reach_the_scan(
     assert planned(reads_of_sql(frame)["shop.orders"]) == (files, FILES - files)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "query",
     [
@@ -206,6 +208,7 @@ def test_only_results_of_sql_have_reads(spark: SparkSession, scans: Mapping[str,
         sql(spark, "select * from o", {"o": tmp_path / "none"})
 
 
+@pytest.mark.slow
 def test_reader_is_chosen_by_the_share_of_rows_that_fulfil_the_conditions(
     ansi_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_finds_the_data_source(tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "int")])
