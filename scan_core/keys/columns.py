@@ -188,15 +188,20 @@ def column_bytes(column: KeyColumn) -> int:
 
 def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
     """NULL codes point at one more NULL value, so that a row's nullness is that of its value."""
-    values = array.dictionary
-    codes = array.indices
-    if codes.null_count:
-        codes = codes.cast(pa.int64()).fill_null(len(values))
-        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    values, codes = values_and_codes(array)
     plain = key_column(values)
     if isinstance(plain, DictionaryColumn):
         raise UnsupportedError(f"a key of type {array.type} cannot be matched against deletes")
-    return DictionaryColumn(numbers(codes), plain, len(array))
+    return DictionaryColumn(codes, plain, len(array))
+
+
+def values_and_codes(array: pa.DictionaryArray) -> tuple[pa.Array, Codes]:
+    """The values of a dictionary, behind them NULL if some code is, and which of them each row has."""
+    values, codes = array.dictionary, array.indices
+    if codes.null_count:
+        codes = codes.cast(pa.int64()).fill_null(len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    return values, numbers(codes)
 
 
 def _is_byte_string(kind: pa.DataType) -> bool:
@@ -208,10 +213,6 @@ def _is_byte_string(kind: pa.DataType) -> bool:
         or pt.is_string_view(kind)
         or pt.is_binary_view(kind)
     )
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
 def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None) -> BytesColumn:
@@ -227,7 +228,8 @@ def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None
     offsets = np.frombuffer(offset_buffer, kind, count=num_rows + 1, offset=array.offset * kind.itemsize)
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if valid is not None and np.diff(offsets)[~valid].any():
-        return _bytes_column(array.fill_null(b"" if _is_binary(array.type) else ""), None, valid)
+        is_text = pt.is_string(array.type) or pt.is_large_string(array.type)
+        return _bytes_column(array.fill_null("" if is_text else b""), None, valid)
     return BytesColumn(offsets, data, valid if flags is None else flags, num_rows)
 
 
@@ -355,9 +357,9 @@ def rotate(hashes: Words, bits: int) -> Words:
     return (hashes << np.uint64(bits)) | (hashes >> np.uint64(64 - bits)) if bits else hashes
 
 
-def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
-    """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
-    starts = column.offsets[rows] + 8 * position
+def first_words(column: BytesColumn, rows: Rows) -> Words:
+    """The first word of the given strings, zero-padded; none may be empty."""
+    starts = column.offsets[rows]
     words: Words = column.word_view[starts] & tail_masks(column.offsets[rows + 1] - starts)
     return words
 

@@ -38,6 +38,7 @@ from nevermore.scan_core.keys.columns import (
     key_column,
     null_flags,
     rotate,
+    values_and_codes,
 )
 from nevermore.scan_core.keys.lookup import (
     SIGN_BIT,
@@ -59,7 +60,7 @@ from nevermore.scan_core.keys.lookup import (
 from nevermore.scan_core.model.errors import ScanError
 from nevermore.scan_core.model.statistics import ColumnStatistics
 from nevermore.scan_core.native.compiled import stored_kernels
-from nevermore.scan_core.rows.buffers import Mask, numbers
+from nevermore.scan_core.rows.buffers import Mask
 
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
@@ -489,13 +490,10 @@ def _find_deleted(
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
         return index.deleted(keys, threshold)
     array = keys[0]
-    values, codes = array.dictionary, array.indices
-    if len(values) > len(array):
+    if len(array.dictionary) > len(array):
         return index.deleted([array.dictionary_decode()], threshold)
-    if codes.null_count:
-        codes = codes.cast(pa.int64()).fill_null(len(values))
-        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Mask = index.deleted([values], threshold)[numbers(codes)]
+    values, codes = values_and_codes(array)
+    dead: Mask = index.deleted([values], threshold)[codes]
     return dead
 
 

@@ -32,13 +32,13 @@ from nevermore.scan_core.keys.columns import (
     Words,
     column_bytes,
     concat,
+    first_words,
     hash_rows,
     hash_seed,
     is_one_word,
     key_column,
     null_flags,
     rotate,
-    row_words,
     same_keys,
     signed_values,
     splitmix,
@@ -136,7 +136,11 @@ class KeySummary:
 
 def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
     """The summary of all values of the columns, which are parts of one key column of type `kind`."""
-    parts = [_prefixes(c, kind) for c in columns]
+    return _summary([_prefixes(c, kind) for c in columns], 0, has_null=has_null, kind=kind)
+
+
+def _summary(parts: Sequence[Words | None], shift: int, *, has_null: bool, kind: pa.DataType) -> KeySummary:
+    """The summary of prefixes, in buckets of at least `1 << shift` of them."""
     known = [p for p in parts if p is not None]
     if len(known) < len(parts):
         return KeySummary(kind, has_null, 0, 0, None)
@@ -144,9 +148,9 @@ def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType
     if not filled:
         return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
     base, top = min(int(p.min()) for p in filled), max(int(p.max()) for p in filled)
-    if sum(len(p) for p in filled) <= MAX_BUCKETS:
+    if not shift and sum(len(p) for p in filled) <= MAX_BUCKETS:
         return KeySummary(kind, has_null, base, 0, np.unique(np.concatenate(filled)) - np.uint64(base))
-    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), shift)
     occupied = np.zeros(((top - base) >> shift) + 1, np.bool_)
     for part in filled:
         occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
@@ -155,22 +159,14 @@ def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType
 
 def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
     """The summary of all keys of parts of one column; coarser than any of them."""
-    kind, has_null = parts[0].kind, any(p.has_null for p in parts)
-    filled = [p for p in parts if p.buckets is None or len(p.buckets)]
-    if any(p.buckets is None for p in filled):
-        return KeySummary(kind, has_null, 0, 0, None)
-    if not filled:
-        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
-    spans = [(p, p.buckets) for p in filled if p.buckets is not None]
-    base = min(p.base for p, _ in spans)
-    top = max(p.base + (int(b[-1]) << p.shift) for p, b in spans)
-    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), *(p.shift for p, _ in spans), 0)
-    occupied = np.zeros(((top - base) >> shift) + 2, np.bool_)
-    for part, buckets in spans:
-        first = ((buckets << np.uint64(part.shift)) + np.uint64(part.base - base)) >> np.uint64(shift)
-        occupied[first.view(np.int64)] = True
-        occupied[first.view(np.int64) + 1] = True  # a bucket of a part may reach into the next one of the whole
-    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
+    prefixes = list[Words | None]()
+    for part in parts:
+        first = None if part.buckets is None else (part.buckets << np.uint64(part.shift)) + np.uint64(part.base)
+        prefixes.append(first)
+        if first is not None:  # a bucket of a part may reach into the next one of the whole
+            prefixes.append(first + np.minimum(np.uint64((1 << part.shift) - 1), ~first))
+    shift, has_null = max(part.shift for part in parts), any(part.has_null for part in parts)
+    return _summary(prefixes, shift, has_null=has_null, kind=parts[0].kind)
 
 
 def summarise_table(
@@ -211,7 +207,7 @@ def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
         rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
         prefixes = np.zeros(len(rows), np.uint64)
         filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
-        prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
+        prefixes[filled] = first_words(column, rows[filled]).byteswap()
         return prefixes
     if pt.is_floating(kind) or not column.words:
         return None
