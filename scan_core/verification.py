@@ -5,7 +5,8 @@ Which files there are, and what manifests say of them, is asked elsewhere (`chec
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from sys import maxsize
 from typing import assert_never
 from zlib import crc32
 
@@ -15,16 +16,17 @@ from nevermore.scan_core.bitmaps.column_index import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DIRECTORY_BYTES,
+    ColumnIndex,
     PuffinBlob,
-    decode_bitmap,
-    decode_directory,
+    locate_index,
+    read_directory,
     read_footer,
 )
 from nevermore.scan_core.deletes.filter import check_vector_frame
 from nevermore.scan_core.files.avro import MAX_BLOCK_BYTES
-from nevermore.scan_core.files.parquet.file_layout import page_header, read_layout
-from nevermore.scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk
-from nevermore.scan_core.files.parquet.thrift import Struct
+from nevermore.scan_core.files.parquet.decoded_size import page_walk
+from nevermore.scan_core.files.parquet.file_layout import read_layout
+from nevermore.scan_core.files.parquet.footer import DICTIONARY_PAGE, MAGIC, Chunk
 from nevermore.scan_core.io.files import open_source, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.io.remote import ByteSource
@@ -35,13 +37,11 @@ from nevermore.scan_core.metadata.avro_container import (
     read_file_header,
 )
 from nevermore.scan_core.model.errors import MalformedTableError, ScanError
-from nevermore.scan_core.model.schema import PrimitiveType, parse_type
+from nevermore.scan_core.model.options import ScanMetrics
 from nevermore.scan_core.model.snapshot import FileFormat
 
 _PIECE_BYTES = 4 * 1024**2
 """Read and held at a time."""
-_HEADER_WINDOWS = (64 * 1024, 16 * 1024**2)
-"""Page headers are some 30 bytes, unless long values stand in their statistics."""
 _DELETION_VECTOR = "deletion-vector-v1"
 _ZSTD_CHECKSUM_FLAG = 0x04
 _BROKEN = (ValueError, LookupError, ArithmeticError, TypeError, OSError)
@@ -122,7 +122,7 @@ class _Pieces:
         self._begin = 0
         self._data = b""
 
-    def read(self, offset: int, length: int) -> memoryview:
+    def read_at(self, length: int, offset: int) -> memoryview:
         """Up to so many bytes, fewer than a piece."""
         end = min(offset + length, self._size)
         if offset < self._begin or end > self._begin + len(self._data):
@@ -134,15 +134,15 @@ class _Pieces:
         """The CRC-32 of a range of any length."""
         found = 0
         for at in range(offset, offset + length, _PIECE_BYTES):
-            found = crc32(self.read(at, min(_PIECE_BYTES, offset + length - at)), found)
+            found = crc32(self.read_at(min(_PIECE_BYTES, offset + length - at), at), found)
         return found
 
 
 def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
     with closing(open_source(path, io)) as source:
         pieces = _Pieces(source)
-        if bytes(pieces.read(0, len(MAGIC))) != MAGIC:
-            yield Damage(path, "byte 0", f"{bytes(pieces.read(0, len(MAGIC)))!r} instead of {MAGIC!r}")
+        if bytes(pieces.read_at(len(MAGIC), 0)) != MAGIC:
+            yield Damage(path, "byte 0", f"{bytes(pieces.read_at(len(MAGIC), 0))!r} instead of {MAGIC!r}")
         footer = read_layout(source, path).footer
         yield "footer, page headers, page index, Bloom filters"
         for number, group in enumerate(footer.row_groups):
@@ -153,37 +153,28 @@ def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
 
 def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Damage | str]:
     """The pages of a column chunk, one behind the other: each header says where the next page begins."""
-    at, end, num_values, number = chunk.start, chunk.start + chunk.num_bytes, 0, 0
-    while at < end:
-        where = f"{place}, page {number} at byte {at}"
-        found = next(
-            (h for w in _HEADER_WINDOWS if (h := page_header(pieces.read(at, min(w, end - at))))),
-            None,
-        )
-        size = None if found is None else found[0].get(3)
-        if found is None or not isinstance(size, int) or not 0 <= size <= end - at - found[1]:
-            yield Damage(path, where, "expected a page header with a size that lies within its column chunk")
-            return
-        header, begin = found
-        stated = header.get(4)
-        if stated is None:
-            yield "pages"
-        elif not isinstance(stated, int) or pieces.checksum(at + begin, size) != stated & 0xFFFFFFFF:
-            yield Damage(path, where, f"the CRC-32 of its {size:,} bytes is not the {_hex(stated)} of its header")
-        num_values += _num_values(header)
-        at, number = at + begin + size, number + 1
+    num_values, end = 0, chunk.start + chunk.num_bytes
+    try:  # to the last byte, whatever the footer states of its values
+        for number, page in enumerate(page_walk(pieces.read_at, replace(chunk, num_values=maxsize))):
+            where = f"{place}, page {number} at byte {page.offset}"
+            if page.body + page.stored_bytes > end:
+                yield Damage(path, where, "it ends outside of its column chunk")
+                return
+            if (stated := page.checksum) is None:
+                yield "pages"
+            elif not isinstance(stated, int) or pieces.checksum(page.body, page.stored_bytes) != stated & 0xFFFFFFFF:
+                problem = f"the CRC-32 of its {page.stored_bytes:,} bytes is not the {_hex(stated)} of its header"
+                yield Damage(path, where, problem)
+            num_values += page.num_values if page.kind != DICTIONARY_PAGE else 0
+    except ValueError as error:
+        yield Damage(path, place, str(error))
+        return
     if num_values != chunk.num_values:
         yield Damage(path, place, f"expected {chunk.num_values:,} values by the footer, its pages state {num_values:,}")
 
 
 def _hex(checksum: object) -> str:
     return f"{checksum & 0xFFFFFFFF:08x}" if isinstance(checksum, int) else repr(checksum)
-
-
-def _num_values(header: Struct) -> int:
-    details = {DATA_PAGE: header.get(5), DATA_PAGE_V2: header.get(8)}.get(header.get(1, DICTIONARY_PAGE))
-    count = details.get(1) if isinstance(details, dict) else None
-    return count if isinstance(count, int) else 0
 
 
 def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
@@ -217,9 +208,9 @@ def _orc(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
     with closing(open_source(path, io)) as source:
         pieces = _Pieces(source)
         for at in range(0, source.size(), _PIECE_BYTES):  # a disk may refuse to give some of them
-            pieces.read(at, _PIECE_BYTES)
-        if bytes(pieces.read(0, 3)) != b"ORC":
-            yield Damage(path, "byte 0", f"{bytes(pieces.read(0, 3))!r} instead of b'ORC'")
+            pieces.read_at(_PIECE_BYTES, at)
+        if bytes(pieces.read_at(3, 0)) != b"ORC":
+            yield Damage(path, "byte 0", f"{bytes(pieces.read_at(3, 0))!r} instead of b'ORC'")
         yield "everything (ORC has no checksums)"
 
 
@@ -245,18 +236,12 @@ def _puffin(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
 
 def _check_bitmaps(blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
     """Directory and bitmaps of a bitmap index."""
-    source = f"{path}: bitmap index at {blob.offset}"
-    column_type = parse_type(blob.properties.get(COLUMN_TYPE))
-    stated = blob.properties.get(DIRECTORY_BYTES, "")
-    if not isinstance(column_type, PrimitiveType) or not stated.isdecimal():
-        raise MalformedTableError(f"{source}: its properties state no type of values, or no size of the directory")
-    data = read_bytes(path, io, blob.offset, min(int(stated), blob.length))
-    directory = decode_directory(data, column_type, blob.length, source)
-    for entry in np.flatnonzero(np.diff(directory.ends, prepend=directory.num_bytes)).tolist():
-        begin, end = directory.begin(entry), int(directory.ends[entry])
-        bitmap = read_bytes(path, io, blob.offset + begin, end - begin)
-        if crc32(bitmap) != directory.checksums[entry]:
-            raise MalformedTableError(
-                f"{source}: CRC-32 of bitmap {entry} at byte {blob.offset + begin} does not match"
-            )
-        decode_bitmap(bitmap, int(directory.cardinalities[entry]), directory.num_rows, source)
+    if COLUMN_TYPE not in blob.properties or not blob.properties.get(DIRECTORY_BYTES, "").isdecimal():
+        raise MalformedTableError(
+            f"{path}: bitmap index at {blob.offset}: its properties state no type of values, or no size of the directory"
+        )
+    place = locate_index(blob, path)
+    directory = read_directory(place, io)
+    entries = np.flatnonzero(np.diff(directory.ends, prepend=directory.num_bytes)).tolist()
+    for _ in ColumnIndex(place, directory, io).read(entries, ScanMetrics()):
+        pass

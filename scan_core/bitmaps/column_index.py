@@ -23,6 +23,7 @@ import pyarrow as pa
 from nevermore.scan_core.io.cache import cached
 from nevermore.scan_core.io.files import INDEX_SUFFIX, file_size, fingerprint, read_bytes
 from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.io.remote import grouped
 from nevermore.scan_core.metadata.avro_container import BlockTooLargeError, decompress
 from nevermore.scan_core.metadata.table_json import Document, load_document
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError
@@ -402,22 +403,24 @@ class ColumnIndex:
             return ()
 
         def load() -> tuple[tuple[RoaringPositions, ...], int]:
-            read, num_rows = self._read(wanted, metrics), self.directory.num_rows
+            read, num_rows = self.read(wanted, metrics), self.directory.num_rows
             is_united = len(wanted) > _MAX_BITMAPS and num_rows <= _MAX_UNITED_ROWS
             found = (positions_in_mask(row_mask(read, 0, num_rows)),) if is_united else tuple(read)
             return found, sum(p.num_bytes + _ENTRY_BYTES for p in found)
 
         return cached((*_key(self.blob, self.io), wanted), load)
 
-    def _read(self, entries: Sequence[int], metrics: ScanMetrics) -> Iterator[RoaringPositions]:
+    def read(self, entries: Sequence[int], metrics: ScanMetrics) -> Iterator[RoaringPositions]:
+        """The bitmap of each of these directory entries, ascending; raises as `bitmaps`."""
         directory = self.directory
-        for run in _runs(directory, entries):
-            begin, end = directory.begin(run[0]), int(directory.ends[run[-1]])
-            data = memoryview(read_bytes(self.blob.path, self.io, self.blob.offset + begin, end - begin))
+        ranges = [(begin := directory.begin(entry), int(directory.ends[entry]) - begin) for entry in entries]
+        for (first, length), members in grouped(ranges, _GAP_BYTES, _MAX_RUN_BYTES):
+            data = read_bytes(self.blob.path, self.io, self.blob.offset + first, length)
             metrics.bitmap_bytes_read += len(data)
-            metrics.bitmaps_read += len(run)
-            for entry in run:
-                part = bytes(data[directory.begin(entry) - begin : int(directory.ends[entry]) - begin])
+            metrics.bitmaps_read += len(members)
+            for member in members:
+                entry, (begin, size) = entries[member], ranges[member]
+                part = data[begin - first : begin - first + size]
                 if zlib.crc32(part) != directory.checksums[entry]:
                     raise MalformedTableError(f"{self.source}: CRC-32 of bitmap {entry} does not match")
                 cardinality = int(directory.cardinalities[entry])
@@ -433,12 +436,9 @@ def open_column_index(blob: BitmapIndexBlob, record_count: int, io: FileIOConfig
     """
 
     def load() -> tuple[Directory, int]:
-        column_type = parse_type(blob.column_type)
-        if not isinstance(column_type, PrimitiveType):
-            raise MalformedTableError(f"{_source(blob)}: values of type {column_type}")
-        data = read_bytes(blob.path, io, blob.offset, min(blob.directory_bytes, blob.length))
-        metrics.bitmap_bytes_read += len(data)
-        return decode_directory(data, column_type, blob.length, _source(blob)), 2 * len(data) + _ENTRY_BYTES
+        found = read_directory(blob, io)
+        metrics.bitmap_bytes_read += found.num_bytes
+        return found, 2 * found.num_bytes + _ENTRY_BYTES
 
     directory = cached((*_key(blob, io), "directory"), load)
     if directory.num_rows != record_count:
@@ -450,17 +450,13 @@ def open_column_index(blob: BitmapIndexBlob, record_count: int, io: FileIOConfig
     return ColumnIndex(blob, directory, io)
 
 
-def _runs(directory: Directory, entries: Sequence[int]) -> list[list[int]]:
-    """Runs of entries whose bitmaps are read together."""
-    runs: list[list[int]] = []
-    for entry in entries:
-        end = int(directory.ends[entry])
-        is_near = runs and directory.begin(entry) - int(directory.ends[runs[-1][-1]]) <= _GAP_BYTES
-        if is_near and end - directory.begin(runs[-1][0]) <= _MAX_RUN_BYTES:
-            runs[-1].append(entry)
-        else:
-            runs.append([entry])
-    return runs
+def read_directory(blob: BitmapIndexBlob, io: FileIOConfig) -> Directory:
+    """The directory of an index; raises as `open_column_index`."""
+    column_type = parse_type(blob.column_type)
+    if not isinstance(column_type, PrimitiveType):
+        raise MalformedTableError(f"{_source(blob)}: values of type {column_type}")
+    data = read_bytes(blob.path, io, blob.offset, min(blob.directory_bytes, blob.length))
+    return decode_directory(data, column_type, blob.length, _source(blob))
 
 
 def _key(blob: BitmapIndexBlob, io: FileIOConfig) -> tuple[object, ...]:
@@ -509,7 +505,7 @@ def with_bitmap_indexes(
                 continue
             data_file = wanted.get(blob.properties.get(DATA_FILE, ""))
             if data_file is not None and describes(blob, data_file):
-                found.setdefault(data_file.path, {}).setdefault(blob.fields[0], _located(blob, path))
+                found.setdefault(data_file.path, {}).setdefault(blob.fields[0], locate_index(blob, path))
     return tuple(
         replace(task, bitmap_indexes=tuple(found[task.data_file.path].values()))
         if task.data_file.path in found
@@ -567,7 +563,8 @@ def describes(blob: PuffinBlob, data_file: DataFile) -> bool:
     )
 
 
-def _located(blob: PuffinBlob, path: str) -> BitmapIndexBlob:
+def locate_index(blob: PuffinBlob, path: str) -> BitmapIndexBlob:
+    """The place of an index, from a footer that states the size of its directory and the type of its values."""
     properties = blob.properties
     return BitmapIndexBlob(
         field_id=blob.fields[0],

@@ -6,7 +6,7 @@ headers of what will be decoded, just before. Only where the bound is large are 
 decoding their codes alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 
@@ -21,6 +21,7 @@ from nevermore.scan_core.files.parquet.file_layout import (
     ChunkPages,
     PageFacts,
     ParquetLayout,
+    Raw,
     is_encoding_stated,
     one_array,
     open_decoder,
@@ -217,7 +218,7 @@ class DecodedSizes:
     def _refuse(
         self, row_group: RowGroup, leaves: Sequence[int], row: int, num_bytes: int, limits: DecodingLimits
     ) -> None:
-        names = ", ".join(repr(".".join(self._layout.footer.leaves[leaf].path)) for leaf in leaves[:5])
+        names = ", ".join(map(self._name, leaves[:5]))
         more = f" and {len(leaves) - 5} more" if len(leaves) > 5 else ""
         raise MemoryLimitError(
             f"{self._path}: row {row} of row group {row_group.index} decodes to {num_bytes} bytes (columns {names}{more}), "
@@ -263,7 +264,7 @@ class DecodedSizes:
     def _begins_with_dictionary(self, row_group: RowGroup, leaf: int) -> bool:
         """Whether the footer of a local file omits a dictionary; on an object store, such pages are refused once fetched."""
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
-            pages = () if self._is_remote else page_walk(self._source, self._chunk(row_group, leaf))
+            pages = () if self._is_remote else page_walk(self._source.read_at, self._chunk(row_group, leaf))
             return any(page.kind == DICTIONARY_PAGE for page in islice(pages, 1))
 
     def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
@@ -395,7 +396,7 @@ class DecodedSizes:
         num_bytes = num_values = largest = repeated = 0
         prefixed: list[PageFacts] = []
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
-            for page in page_walk(self._source, chunk):
+            for page in page_walk(self._source.read_at, chunk):
                 plain = page.plain_bytes
                 num_bytes += plain
                 largest = max(largest, plain)
@@ -429,21 +430,21 @@ def _dictionary_range(chunk: Chunk) -> Range:
     return chunk.start, min(chunk.num_bytes, max(chunk.data_page_offset - chunk.start, _HEADER_BYTES))
 
 
-def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
-    """The pages of a chunk by their headers alone.
+def page_walk(read_at: Callable[[int, int], Raw], chunk: Chunk) -> Iterator[PageFacts]:
+    """The pages of a chunk by their headers alone, which `read_at` gives by length and offset.
 
     Raises:
-        ValueError: a header that cannot be read, or a page that ends outside of the chunk.
+        ValueError: a header that cannot be read.
     """
     position, end, values = chunk.start, chunk.start + chunk.num_bytes, 0
     while position < end and values < chunk.num_values:
         for window in _HEADER_WINDOWS:
-            page = page_facts(source.read_at(min(window, end - position), position))
+            page = page_facts(read_at(min(window, end - position), position))
             if page is not None or window >= end - position:
                 break
         if page is None:
             raise ValueError(f"the page at {position} has no header, or one without sizes")
-        page = PageFacts(*page[:6], position + page.body, position)
+        page = page._replace(body=position + page.body, offset=position)
         yield page
         if page.kind != DICTIONARY_PAGE:
             values += page.num_values

@@ -69,6 +69,7 @@ class PageFacts(NamedTuple):
     num_rows: int | None
     body: int
     offset: int = 0
+    checksum: object = None
 
 
 def page_header(data: Raw) -> tuple[Struct, int] | None:
@@ -97,7 +98,9 @@ def page_facts(data: Raw) -> PageFacts | None:
         return None
     encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
     encoding = encoding if isinstance(encoding, int) else -1
-    return PageFacts(kind, plain, stored, count, encoding, rows if kind == DATA_PAGE_V2 else None, body)
+    return PageFacts(
+        kind, plain, stored, count, encoding, rows if kind == DATA_PAGE_V2 else None, body, checksum=header.get(4)
+    )
 
 
 def is_encoding_stated(chunk: Chunk, encoding: int) -> bool:

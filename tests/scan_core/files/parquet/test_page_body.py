@@ -23,7 +23,7 @@ def test_values_of_a_page_are_those_of_its_whole_header(tmp_path: Path, version:
         header, begin = found
         details = header[5 if header[1] == DATA_PAGE else 8]
         rows, encoding = (None, details[2]) if header[1] == DATA_PAGE else (details[3], details[4])
-        wanted = PageFacts(header[1], header[2], header[3], details[1], encoding, rows, begin)
+        wanted = PageFacts(header[1], header[2], header[3], details[1], encoding, rows, begin, checksum=header.get(4))
         assert page_facts(data[position:]) == wanted
         assert page_facts(memoryview(data)[position:]) == wanted
         seen.append(wanted)
