@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -20,6 +19,7 @@ from nevermore.scan_core.model.schema import (
     Type,
     arrow_type,
 )
+from nevermore.scan_core.rows.buffers import validity, validity_bitmap
 
 Convert = Callable[[pa.Array], pa.Array]
 """Values of a file's field -> values of the table's, of the same length."""
@@ -77,8 +77,7 @@ def _unchanged(array: pa.Array) -> pa.Array:
 
 def presence(array: pa.Array) -> pa.Array:
     """Structs without members that are NULL where the values are."""
-    validity = pa.array(np.asarray(array.is_valid())).buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(pa.struct([]), len(array), [validity], children=[])
+    return pa.Array.from_buffers(pa.struct([]), len(array), [validity_bitmap(validity(array))], children=[])
 
 
 def _struct(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from nevermore.scan_core.expr.coercion import (
     BYTES,
     FLOATING,
+    INT,
     INT_RANGE,
     INTEGRAL,
     LONG_RANGE,
@@ -29,7 +30,6 @@ from nevermore.scan_core.expr.vectors import (
     Kernel,
     Operand,
     Vector,
-    decimal_array,
     null_mask,
     nulls_of,
     operand_values,
@@ -79,12 +79,16 @@ def _divide_by(ticks: int) -> Callable[[Any], Any]:
 
 def _from_epoch(factor: int) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        values = _long(arguments[0], types[0])
-        failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
-        with np.errstate(over="ignore"):
-            return outcome(values * factor, nulls_of(arguments[0]), failed, result, f"{OVERFLOW} of {result}")
+        return _multiplied(_long(arguments[0], types[0]), factor, nulls_of(arguments[0]), result)
 
     return kernel
+
+
+def _multiplied(values: Any, factor: int, null: Mask | None, result: Type) -> Vector:
+    limit = LONG_RANGE[1] // factor
+    failed = (values > limit) | (values < -limit) if factor > 1 else None
+    with np.errstate(over="ignore"):
+        return outcome(values * factor, null, failed, result, f"{OVERFLOW} of {result}")
 
 
 def _months(days: Days) -> Days:
@@ -290,12 +294,11 @@ def _from_number(array: pa.Array, source: Type, target: Type) -> Vector:
 
 
 def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: Mask | None) -> Vector:
+    if name_of(source) == "boolean":
+        array, source = array.cast(pa.int32()), INT
     if name_of(source) in {"decimal"} | INTEGRAL:
         exact = array.cast(pa.decimal128(*decimal_of(source)))
         return rounded_decimal(exact.cast(pa.decimal256(*decimal_of(source))), null, target)
-    if name_of(source) == "boolean":
-        ones = operand_values(array, source).astype(np.int64)
-        return rounded_decimal(decimal_array(ones, null, 0).cast(pa.decimal256(18, 0)), null, target)
     values = operand_values(array, source)
     null = union(null, ~np.isfinite(values))  # Spark makes NaN and infinity NULL here
     too_large = np.isfinite(values) & (np.abs(values) >= _TOO_LARGE_FOR_DECIMAL)
@@ -315,30 +318,25 @@ def _decimal_to_number(array: pa.Array, source: Type, target: Type) -> Vector:
     if name_of(target) == "boolean":
         zero = pc.equal(array, pa.scalar(0, array.type))
         return Vector(pc.invert(zero))
-    scale = decimal_of(source)[1]
-    whole = pc.round(array.cast(pa.decimal256(76, scale)), ndigits=0, round_mode="towards_zero")
-    whole = whole.cast(pa.decimal256(76, 0))
+    wide, scale = pa.decimal256(76, 0), decimal_of(source)[1]
+    whole = pc.round(array.cast(pa.decimal256(76, scale)), ndigits=0, round_mode="towards_zero").cast(wide)
     low, high = INT_RANGE if name_of(target) == "int" else LONG_RANGE
-    wide = pa.decimal256(76, 0)
     outside = pc.or_(pc.less(whole, pa.scalar(low, wide)), pc.greater(whole, pa.scalar(high, wide)))
     failed = np.asarray(pc.fill_null(outside, False))
-    if failed.any():
-        whole = with_nulls(whole, failed)
-    values = whole.cast(arrow_type(target))
+    values = with_nulls(whole, failed).cast(arrow_type(target))
     return Vector(values, failed if failed.any() else None, f"{OVERFLOW}: a {source} does not fit {target}")
 
 
 def _from_moment(array: pa.Array, source: Type, target: Type) -> Vector:
     null, values = nulls_of(array), operand_values(array, source).astype(np.int64)
-    ticks = 1000 if name_of(source).endswith("_ns") else 1
+    ticks, target_ticks = _ticks_per_micro(source), _ticks_per_micro(target)
     if name_of(target) == "date":
         return outcome(values // (DAY_MICROS * ticks), null, None, target, "")
-    target_ticks = 1000 if name_of(target).endswith("_ns") else 1
-    factor = DAY_MICROS * target_ticks if name_of(source) == "date" else max(1, target_ticks // ticks)
-    failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
-    with np.errstate(over="ignore"):
-        moved = values * factor if ticks <= target_ticks else values // ticks
-    return outcome(moved, null, failed, target, f"{OVERFLOW} of {target}")
+    if ticks > target_ticks:
+        return outcome(values // ticks, null, None, target, "")
+    return _multiplied(
+        values, DAY_MICROS * target_ticks if name_of(source) == "date" else target_ticks // ticks, null, target
+    )
 
 
 def _to_text(array: pa.Array, source: Type) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from nevermore.scan_core.model.schema import MAX_TYPE_DEPTH
-from nevermore.scan_core.rows.buffers import byte_spans, index_array, true_flags
+from nevermore.scan_core.rows.buffers import byte_slices, byte_spans, index_array, true_flags
 
 Places = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -242,8 +242,4 @@ def _numbers(data: Bytes, begins: Places, size: Places | int, ends: Places) -> P
 
 def _slices(data: Bytes, begins: Places, lengths: Places, ends: Places) -> pa.BinaryArray:
     _check(begins, lengths, ends)
-    # every other element of an array over the same bytes; Arrow guesses the size of the copy by the first and last offset
-    offsets = np.zeros(2 * len(begins) + 2, np.int32)
-    offsets[1:-1:2], offsets[2::2], offsets[-1] = begins, begins + lengths, len(data)
-    whole = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return whole.take(index_array(np.arange(1, len(offsets) - 1, 2)))
+    return byte_slices(data, begins, begins + lengths)

@@ -23,7 +23,16 @@ from nevermore.scan_core.expr.coercion import BOOLEAN, BYTES, FLOATING, INTEGRAL
 from nevermore.scan_core.expr.nodes import leaf_ids
 from nevermore.scan_core.model.schema import PrimitiveType, Type, arrow_type
 from nevermore.scan_core.model.statistics import unscaled_value
-from nevermore.scan_core.rows.buffers import Mask, Rows, boolean_array, boolean_values, numbers, scalar, validity
+from nevermore.scan_core.rows.buffers import (
+    Mask,
+    Rows,
+    boolean_array,
+    boolean_values,
+    numbers,
+    scalar,
+    validity,
+    validity_bitmap,
+)
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 
@@ -77,12 +86,6 @@ def _stored_dtype(kind: pa.DataType) -> Any:
     return f"i{kind.bit_width // 8}" if pt.is_temporal(kind) else kind.to_pandas_dtype()
 
 
-def short_decimal_values(array: pa.Array) -> Rows:
-    """The unscaled values of a decimal128 of at most 18 digits: the low words of its 16 bytes."""
-    low: Rows = numbers(array, (np.int64, 2))[:, 0]
-    return low
-
-
 def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) -> pa.Array:
     """An array of a primitive type of fixed width from values in its representation."""
     target = arrow_type(type_)
@@ -90,7 +93,7 @@ def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) ->
         data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
     else:
         data = np.ascontiguousarray(values, dtype=_stored_dtype(target))
-    bitmap = None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    bitmap = validity_bitmap(None if null is None else ~null)
     return pa.Array.from_buffers(target, len(values), [bitmap, pa.py_buffer(data)])
 
 
@@ -173,16 +176,6 @@ def rounded_decimal(exact: pa.Array, null: Mask | None, result: Type) -> Vector:
     if failed.any():
         return Vector(with_nulls(rounded, failed).cast(arrow_type(result)), failed, f"{OVERFLOW} of {result}")
     return Vector(rounded.cast(arrow_type(result)))
-
-
-def decimal_array(unscaled: Rows, null: Mask | None, scale: int) -> pa.Array:
-    """64-bit unscaled values as decimal128(18, scale)."""
-    words = np.empty((len(unscaled), 2), dtype=np.int64)
-    words[:, 0] = unscaled
-    words[:, 1] = unscaled >> 63
-    bitmap = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    buffers = [bitmap, pa.py_buffer(words.reshape(-1))]
-    return pa.Array.from_buffers(pa.decimal128(SHORT_DECIMAL_DIGITS, scale), len(unscaled), buffers)
 
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
@@ -369,7 +362,9 @@ def operand_values(operand: Operand, type_: Type) -> Any:
         return number(operand, type_)
     if name_of(type_) == "boolean":
         return boolean_values(operand)
-    return short_decimal_values(operand) if name_of(type_) == "decimal" else fixed_values(operand)
+    if name_of(type_) == "decimal":  # the low words of 16 bytes hold up to 18 digits
+        return numbers(operand, (np.int64, 2))[:, 0]
+    return fixed_values(operand)
 
 
 def number(scalar: pa.Scalar, type_: Type) -> Any:

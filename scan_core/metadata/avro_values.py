@@ -18,7 +18,16 @@ from nevermore.scan_core.metadata.avro_container import AvroError, parse_avro_sc
 from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
 from nevermore.scan_core.native import avro_kernels as steps
 from nevermore.scan_core.native.compiled import kernel_or_plain
-from nevermore.scan_core.rows.buffers import Mask, boolean_array, byte_spans, index_array, true_flags
+from nevermore.scan_core.rows.buffers import (
+    Mask,
+    boolean_array,
+    byte_slices,
+    byte_spans,
+    index_array,
+    true_flags,
+    validity,
+    validity_bitmap,
+)
 
 MAX_SCHEMA_NODES = 100_000
 """Named types may refer to each other: a small text must not expand without end."""
@@ -160,31 +169,23 @@ def _uuid_from_text(array: pa.Array) -> pa.Array:
     if not pc.all(pc.equal(pc.binary_length(digits), 32), min_count=0).as_py():
         raise AvroError("a UUID that has not 32 hexadecimal digits")
     raw = bytes.fromhex("".join(digits.fill_null("0" * 32).to_pylist()))
-    validity = None if not array.null_count else pc.is_valid(array).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(16), len(array), [validity, pa.py_buffer(raw)])
+    return pa.Array.from_buffers(pa.binary(16), len(array), [validity_bitmap(validity(array)), pa.py_buffer(raw)])
 
 
 def _decimal_from_bytes(array: pa.Array, meant: pa.DataType) -> pa.Array:
     """Big-endian two's complement of any length, sign-extended to the 16 bytes of Arrow."""
-    num_rows = len(array)
-    whole = array.cast(pa.binary())
-    offsets = np.frombuffer(whole.buffers()[1], np.int32, count=num_rows + 1).astype(np.int64)
-    starts, lengths, data = offsets[:-1], np.diff(offsets), np.zeros(1, np.uint8)
-    if offsets[-1]:
-        data = np.frombuffer(whole.buffers()[2], np.uint8)
-    if array.null_count:
-        lengths = np.where(true_flags(array.is_valid()), lengths, 0)
+    offsets, data = byte_spans(array.cast(pa.binary()).fill_null(b""))
+    starts, lengths = offsets[:-1], np.diff(offsets)
     longest = int(lengths.max(initial=0))
     if longest > 16:
         raise AvroError(f"a decimal of {longest} bytes")
-    result = np.zeros((num_rows, 16), np.uint8)
-    first = data[np.minimum(starts, len(data) - 1)]
-    result[(lengths > 0) & (first >= 0x80)] = 0xFF
+    result = np.zeros((len(array), 16), np.uint8)
+    filled = np.flatnonzero(lengths)
+    result[filled[data[starts[filled]] >= 0x80]] = 0xFF
     for place in range(longest):
         rows = np.flatnonzero(lengths > place)
         result[rows, place] = data[starts[rows] + lengths[rows] - 1 - place]
-    validity = None if not array.null_count else pc.is_valid(array).buffers()[1]
-    decimals = pa.Array.from_buffers(meant, num_rows, [validity, pa.py_buffer(result)])
+    decimals = pa.Array.from_buffers(meant, len(array), [validity_bitmap(validity(array)), pa.py_buffer(result)])
     decimals.validate(full=True)
     return decimals
 
@@ -668,8 +669,8 @@ class _Compiler:
                 raise pa.ArrowNotImplementedError(f"a union of several types is not supported ({len(found)} values)")
             members = list(map(member, makes))
             if len(makes) > 1 or len(kind.parts) > 2:
-                validity = _validity(where(np.isin(branch, [*makes])))
-                return pa.Array.from_buffers(kind.meant, len(found), [validity], children=members)
+                some = validity_bitmap(where(np.isin(branch, [*makes])))
+                return pa.Array.from_buffers(kind.meant, len(found), [some], children=members)
             return members[0] if members else pa.nulls(len(found))
 
         return make_union
@@ -708,13 +709,9 @@ def _unread(_: Found, __: Present) -> pa.Array:
     raise AssertionError("the items of an array are read by their own program")
 
 
-def _validity(present: Present) -> pa.Buffer | None:
-    return None if present is None or present.all() else boolean_array(present).buffers()[1]
-
-
 def _struct(found: Found, present: Present, makes: Sequence[Make], arrow: pa.StructType) -> pa.Array:
     members = [make(found, present) for make in makes]
-    return pa.Array.from_buffers(arrow, len(found), [_validity(present)], children=members)
+    return pa.Array.from_buffers(arrow, len(found), [validity_bitmap(present)], children=members)
 
 
 def _integers(found: Found, present: Present, slot: int, kind: str, symbols: Sequence[str] | None) -> pa.Array:
@@ -729,21 +726,13 @@ def _integers(found: Found, present: Present, slot: int, kind: str, symbols: Seq
     else:
         words = words.copy()  # as the words of all slots are freed at once
     arrow = pa.from_numpy_dtype(words.dtype)
-    array = pa.Array.from_buffers(arrow, len(words), [_validity(present), pa.py_buffer(words)])
+    array = pa.Array.from_buffers(arrow, len(words), [validity_bitmap(present), pa.py_buffer(words)])
     return array if kind != "enum" else pa.array(symbols or [""], pa.string()).take(array)
 
 
 def _bytes(found: Found, present: Present, slot: int) -> pa.BinaryArray:
-    count = len(found)
-    if not count:
-        return pa.nulls(0, pa.binary())
-    # Values lie one behind the other: the bytes between them are values, too, of which every other one is taken.
-    offsets = np.empty(2 * count, np.int32)
-    offsets[::2], offsets[1::2] = found.words[slot], found.stops[slot]
-    np.maximum.accumulate(offsets, out=offsets)
-    whole = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(found.data)])
-    taken = whole.take(index_array(np.arange(0, 2 * count, 2)))
-    return pa.Array.from_buffers(pa.binary(), count, [_validity(present), *taken.buffers()[1:]])
+    taken = byte_slices(found.data, found.words[slot], found.stops[slot])
+    return pa.Array.from_buffers(pa.binary(), len(found), [validity_bitmap(present), *taken.buffers()[1:]])
 
 
 def _text(found: Found, present: Present, slot: int) -> pa.StringArray:
@@ -767,6 +756,6 @@ def _fixed(found: Found, present: Present, slot: int, kind: str, width: int) -> 
     if kind == "boolean":
         found.bad[:] |= out[:, 0] > 1
         values = boolean_array(out[:, 0] != 0)
-        return pa.Array.from_buffers(values.type, len(found), [_validity(present), values.buffers()[1]])
+        return pa.Array.from_buffers(values.type, len(found), [validity_bitmap(present), values.buffers()[1]])
     arrow = pa.binary(width) if kind == "fixed" else pa.from_numpy_dtype(np.dtype(_FLOATS[kind]))
-    return pa.Array.from_buffers(arrow, len(found), [_validity(present), pa.py_buffer(out)])
+    return pa.Array.from_buffers(arrow, len(found), [validity_bitmap(present), pa.py_buffer(out)])

@@ -175,10 +175,10 @@ def _conversion(stored: AvroType, iceberg_type: Type, name: str) -> Convert:
         return lambda value: decimal_of(int.from_bytes(value, "big", signed=True), exact)
     if target == "uuid":
         return _uuid_conversion(name)
-    factor = _unit_change(str(schema.get("logicalType", "")), target)
-    if factor is not None:
-        up, down = factor
-        return lambda value: value * up // down
+    if target.startswith("timestamp") or target == "time":
+        unit = 1 if target.endswith("_ns") else 1000
+        stored_unit = _NANOS_PER_UNIT.get(str(schema.get("logicalType")).rpartition("-")[2], unit)
+        return lambda value: value * stored_unit // unit
     return lambda value: normalise_value(value, iceberg_type)
 
 
@@ -192,17 +192,6 @@ def _uuid_conversion(name: str) -> Convert:
             raise AvroError(f"partition field {name}: {value!r:.60} is no UUID") from error
 
     return convert
-
-
-def _unit_change(logical: str, target: str) -> tuple[int, int] | None:
-    """Factor and divisor from the unit an integer is stored in to that of the type; None if they are the same."""
-    if target.startswith("timestamp") or target == "time":
-        wanted = 1 if target.endswith("_ns") else 1000
-        unit = logical.rpartition("-")[2]
-        stored = _NANOS_PER_UNIT.get(unit, wanted)
-        if stored != wanted:
-            return stored, wanted
-    return None
 
 
 Numbers = npt.NDArray[Any]

@@ -28,7 +28,16 @@ from nevermore.scan_core.prune.verdicts import (
     sorted_values,
     takes_only_columns,
 )
-from nevermore.scan_core.rows.buffers import Mask, boolean_array, byte_spans, index_array, numbers, true_flags, validity
+from nevermore.scan_core.rows.buffers import (
+    Mask,
+    boolean_array,
+    byte_spans,
+    index_array,
+    numbers,
+    true_flags,
+    validity,
+    validity_bitmap,
+)
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})
@@ -247,16 +256,15 @@ def _fixed(data: Any, starts: Numbers, size: int) -> Any:
 
 
 def _array(values: Numbers, known: Mask, kind: pa.DataType) -> Any:
-    bitmap = None if known.all() else boolean_array(known).buffers()[1]
-    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+    buffers = [validity_bitmap(known), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def _binary_array(parts: list[bytes], known: Mask) -> Any:
     """The byte strings as one array, NULL where unknown."""
     ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
-    bitmap = None if known.all() else boolean_array(known).buffers()[1]
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    buffers = [validity_bitmap(known), pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.large_binary(), len(parts), buffers)
 
 

@@ -264,7 +264,7 @@ def _sum(array: pa.Array, mask: Mask | None) -> Partial:
     if pt.is_decimal(array.type):
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
-    values = numbers(array, _stored(array.type))
+    values = numbers(array)
     integer, floating = 0, 0.0
     for begin in range(0, len(values), _BLOCK_ROWS):
         block = values[begin : begin + _BLOCK_ROWS]
@@ -285,7 +285,7 @@ def _extreme(function: Function, array: pa.Array) -> Partial:
 
         found: pa.Scalar = pc.min_max(array)[function]
         return found
-    values = numbers(array, _stored(array.type))
+    values = numbers(array)
     if function == "max":
         return pa.scalar(float(np.max(values)), array.type)  # a NaN wins
     return pa.scalar(float(np.fmin.reduce(values)), array.type)  # NaN only if all are
@@ -306,8 +306,3 @@ def _used_values(array: pa.DictionaryArray, mask: Mask | None) -> pa.Array:
 
 def _chosen(array: pa.Array, mask: Mask | None) -> pa.Array:
     return array if mask is None else array.filter(boolean_array(mask))
-
-
-def _stored(kind: pa.DataType) -> str:
-    """The NumPy type of values of an Arrow type."""
-    return f"{'f' if pt.is_floating(kind) else 'i'}{kind.bit_width // 8}"

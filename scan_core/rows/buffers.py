@@ -50,6 +50,11 @@ def validity(array: pa.Array) -> Mask | None:
     return bits(bitmap, array.offset, len(array))
 
 
+def validity_bitmap(present: Mask | None) -> pa.Buffer | None:
+    """The buffer of an array that is NULL where there is no value; None stands for a value everywhere."""
+    return None if present is None or present.all() else boolean_array(present).buffers()[1]
+
+
 def boolean_values(array: pa.BooleanArray) -> Mask:
     """The values of a Boolean array; values of NULL rows are arbitrary."""
     buffer = array.buffers()[1]
@@ -116,3 +121,12 @@ def byte_spans(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     return places, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+
+
+def byte_slices(data: NDArray[np.uint8], begins: Any, ends: Any) -> pa.BinaryArray:
+    """The byte strings from `begins` to `ends` in `data`, copied; they may lie in any order."""
+    # every other element of an array over the same bytes; Arrow guesses the size of the copy by the first and last offset
+    offsets = np.zeros(2 * len(begins) + 2, np.int32)
+    offsets[1:-1:2], offsets[2::2], offsets[-1] = begins, ends, len(data)
+    whole = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return whole.take(index_array(np.arange(1, len(offsets) - 1, 2)))

@@ -114,8 +114,8 @@ def to_indices(selection: RowSelection) -> Positions:
             indices: Positions = np.arange(int(lengths.sum()), dtype=np.int64)
             indices += np.repeat(starts - first, lengths)
             return indices
-        case Mask():
-            return np.flatnonzero(to_mask(selection)).astype(np.int64, copy=False)
+        case Mask(values):
+            return np.flatnonzero(values)
         case _:
             assert_never(selection)
 
@@ -222,7 +222,7 @@ def runs(selection: RowSelection) -> tuple[Positions, Positions]:
             return starts, ends
         case Mask(values):
             edges = np.flatnonzero(np.diff(values, prepend=False, append=False))
-            return edges[0::2].astype(np.int64, copy=False), edges[1::2].astype(np.int64, copy=False)
+            return edges[0::2], edges[1::2]
         case _:
             assert_never(selection)
 

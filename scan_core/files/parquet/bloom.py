@@ -16,6 +16,7 @@ from nevermore.scan_core.columns.file_reader import ReadCounts, RowGroup, refusi
 from nevermore.scan_core.files.parquet.file_layout import ParquetLayout
 from nevermore.scan_core.files.parquet.thrift import ThriftError, read_struct
 from nevermore.scan_core.io.remote import ByteSource
+from nevermore.scan_core.model.statistics import unscaled_value
 
 MAX_BITSET_BYTES = 128 * 1024**2
 """The specification's own limit."""
@@ -179,18 +180,12 @@ def _encoded_float(value: float, physical_type: int) -> tuple[bytes, ...] | None
 
 
 def _encoded_decimal(value: Decimal, file_type: pa.DataType, physical_type: int) -> tuple[bytes, ...] | None:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        return None
-    shift = exponent + file_type.scale
-    magnitude = int("".join(map(str, digits)))
-    if shift < 0 and magnitude % 10**-shift:
+    if physical_type not in {_INT32, _INT64}:
+        return None  # byte arrays: writers differ in their length
+    try:
+        return _integer_bytes(unscaled_value(value, file_type.scale), physical_type)
+    except ValueError:
         return ()
-    unscaled = magnitude * 10**shift if shift >= 0 else magnitude // 10**-shift
-    unscaled = -unscaled if sign else unscaled
-    if physical_type in {_INT32, _INT64}:
-        return _integer_bytes(unscaled, physical_type)
-    return None  # byte arrays: writers differ in their length
 
 
 class AbsenceTests:
