@@ -131,14 +131,6 @@ def _loading_threads(files: Sequence[DeleteFile], context: ScanContext) -> int:
     return min(len(files), max(options.parallelism, min(fitting, _REQUESTS)))
 
 
-def iterate_keys(
-    group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics, narrowings: Sequence[Narrowing] = ()
-) -> Iterator[DeleteKeys]:
-    """The keys of the group that are needed, one row group at a time, ascending by sequence number."""
-    files = sorted(group.files, key=lambda f: f.data_sequence_number)
-    return _keys_of_files(files, group.key_ids, context, metrics, narrowings)
-
-
 def _keys_of_files(
     files: Sequence[DeleteFile],
     key_ids: Sequence[int],
@@ -162,7 +154,7 @@ def _file_keys(
     """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
-    reader = _open_keys(file, context)
+    reader = open_file(file.path, file.format, context.io, whole=True)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes
     try:
@@ -182,10 +174,6 @@ def _file_keys(
                 yield needed_keys(keys, narrowings, metrics)
     finally:
         reader.close()
-
-
-def _open_keys(file: DeleteFile, context: ScanContext) -> FileReader:
-    return open_file(file.path, file.format, context.io, whole=True)
 
 
 def needed_keys(keys: DeleteKeys, narrowings: Sequence[Narrowing], metrics: ScanMetrics) -> DeleteKeys:
@@ -521,7 +509,9 @@ class _KeySource:
         return build_index(keys, self._kinds, self._context.options.memory_limit_bytes)
 
     def _iterate(self) -> Iterator[DeleteKeys]:
-        return iterate_keys(self._group, self._context, self._metrics, self._narrowings())
+        """The keys that are needed, one row group at a time, ascending by sequence number."""
+        files = sorted(self._group.files, key=lambda f: f.data_sequence_number)
+        return _keys_of_files(files, self._group.key_ids, self._context, self._metrics, self._narrowings())
 
     def _narrowings(self) -> list[Narrowing]:
         """The semi join, which leaves few keys, before the other delete sets."""

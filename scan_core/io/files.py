@@ -7,7 +7,8 @@ the file before anything is allocated.
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,13 +100,13 @@ def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
         MissingFileError: it does not exist or cannot be opened.
     """
     location = locate(path, io)
-    try:
+    with _explained(path, location, io):
         if location.is_local:
             _require_plain(os.stat(location.path), path)  # noqa: PTH116 - opening a FIFO would wait for its other end
             return pa.OSFile(location.path, "rb")
-        return _open_remote(location, io)
-    except OSError as error:
-        raise _missing(path, location, error, io) from error
+        filesystem, inner = _remote(location, io)
+        opened: pa.NativeFile = filesystem.open_input_file(inner)
+        return opened
 
 
 def open_source(path: str, io: FileIOConfig) -> ByteSource:
@@ -130,24 +131,14 @@ def _pace(scheme: str, authority: str, endpoint: str) -> Pace:  # noqa: ARG001  
     return Pace()
 
 
-def _open_remote(location: Location, io: FileIOConfig) -> pa.NativeFile:
-    filesystem, inner = _remote(location, io)
-    opened: pa.NativeFile = filesystem.open_input_file(inner)
-    return opened
-
-
 def file_size(path: str, io: FileIOConfig) -> int:
     """Size in bytes; MissingFileError if there is no such file."""
     location = locate(path, io)
-    try:
+    with _explained(path, location, io):
         if location.is_local:
             return Path(location.path).stat().st_size
         with open_input(path, io) as file:
             return int(file.size())
-    except OSError as error:
-        if isinstance(error, MissingFileError):
-            raise
-        raise _missing(path, location, error, io) from error
 
 
 def read_bytes(
@@ -160,22 +151,13 @@ def read_bytes(
         MalformedTableError: the range is not inside the file, or longer than `max_bytes`.
     """
     location = locate(path, io)
-    try:
-        if location.is_local:
-            descriptor = os.open(location.path, _READ)
-            try:
-                _require_plain(os.fstat(descriptor), path)
-                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size, max_bytes)
-                return _read_local(descriptor, offset, length)
-            finally:
-                os.close(descriptor)
+    if location.is_local:
+        with _opened(path, location, io) as (descriptor, status):
+            return _read_local(descriptor, offset, _checked_length(path, offset, length, status.st_size, max_bytes))
+    with _explained(path, location, io):
         if offset == 0 and length is None and is_fixed(path, io):
             return _read_metadata(path, location, io, max_bytes)
         return _read_remote(path, io, offset, length, max_bytes=max_bytes)
-    except OSError as error:
-        if isinstance(error, MissingFileError):
-            raise
-        raise _missing(path, location, error, io) from error
 
 
 def _read_remote(path: str, io: FileIOConfig, offset: int, length: int | None, *, max_bytes: int | None) -> bytes:
@@ -238,10 +220,8 @@ def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
     location = locate(path, io)
     if not location.is_local:
         return str(location), 0, 0
-    try:
+    with _explained(path, location, io):
         status = os.stat(location.path)  # noqa: PTH116 - once per manifest: a Path costs more than the call
-    except OSError as error:
-        raise _missing(path, location, error, io) from error
     return location.path, status.st_mtime_ns, status.st_size
 
 
@@ -267,7 +247,7 @@ def list_folders(path: str, io: FileIOConfig) -> list[str]:
 
 def _list(path: str, io: FileIOConfig, *, folders: bool) -> list[str]:
     location = locate(path, io)
-    try:
+    with _explained(path, location, io), suppress(FileNotFoundError, NotADirectoryError):
         if location.is_local:
             entries = Path(location.path).iterdir()
             return sorted(e.name for e in entries if (e.is_dir() if folders else e.is_file()))
@@ -277,10 +257,7 @@ def _list(path: str, io: FileIOConfig, *, folders: bool) -> list[str]:
         infos = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
         wanted = fs.FileType.Directory if folders else fs.FileType.File
         return sorted(i.base_name for i in infos if i.type == wanted)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise _missing(path, location, error, io) from error
+    return []
 
 
 def _kind(location: Location, io: FileIOConfig) -> str | None:
@@ -292,10 +269,8 @@ def _kind(location: Location, io: FileIOConfig) -> str | None:
     from pyarrow import fs
 
     filesystem, inner = _remote(location, io)
-    try:
+    with _explained(str(location), location, io):
         kind = filesystem.get_file_info(inner).type
-    except OSError as error:
-        raise _missing(str(location), location, error, io) from error
     return {fs.FileType.Directory: "folder", fs.FileType.File: "file"}.get(kind)
 
 
@@ -311,19 +286,23 @@ def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
 def _read_whole_local(
     path: str, location: Location, max_bytes: int | None, io: FileIOConfig
 ) -> tuple[bytes, Fingerprint] | None:
-    try:
+    with _opened(path, location, io) as (descriptor, status):
+        if max_bytes is not None and status.st_size > max_bytes:
+            return None
+        data = _read_local(descriptor, 0, status.st_size)
+    return data, (location.path, status.st_mtime_ns, status.st_size)
+
+
+@contextmanager
+def _opened(path: str, location: Location, io: FileIOConfig) -> Iterator[tuple[int, os.stat_result]]:
+    with _explained(path, location, io):
         descriptor = os.open(location.path, _READ)
         try:
             status = os.fstat(descriptor)
             _require_plain(status, path)
-            if max_bytes is not None and status.st_size > max_bytes:
-                return None
-            data = _read_local(descriptor, 0, status.st_size)
+            yield descriptor, status
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise _missing(path, location, error, io) from error
-    return data, (location.path, status.st_mtime_ns, status.st_size)
 
 
 def _read_local(descriptor: int, offset: int, length: int) -> bytes:
@@ -354,10 +333,8 @@ def _read_stored(stored: S3Object, path: str, offset: int, length: int | None, m
             _checked_length(path, 0, None, size, max_bytes)
             data = memoryview(bytes(stored.read_at(size - len(data), 0)) + data)
         return bytes(data)
-    if length is None or length < 0 or offset < 0:
+    if length is None or length < 0 or offset < 0 or (max_bytes is not None and length > max_bytes):
         length = _checked_length(path, offset, length, stored.size(), max_bytes)
-    if max_bytes is not None and length > max_bytes:
-        _checked_length(path, offset, length, stored.size(), max_bytes)
     data = stored.read_at(length, offset)
     if len(data) < length:
         _checked_length(path, offset, length, stored.size(), max_bytes)
@@ -407,6 +384,16 @@ def forget_metadata() -> None:
     """Have metadata read again, which may have been damaged on the way, as it names a file that is not there."""
     _KEPT_METADATA.clear()
     clear()
+
+
+@contextmanager
+def _explained(path: str, location: Location, io: FileIOConfig) -> Iterator[None]:
+    try:
+        yield
+    except MissingFileError:
+        raise
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
 
 
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:

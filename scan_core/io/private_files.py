@@ -81,7 +81,7 @@ class PrivateFolder:
             OSError: there is none.
         """
         path = self.path / name
-        return PrivateFolder(path, _verified_folder(path, name, self._descriptor))
+        return PrivateFolder(path, _verified(path, name, _FOLDER_FLAGS, self._descriptor))
 
     def read(self, name: str) -> BinaryIO:
         """A file below, to be read.
@@ -90,7 +90,7 @@ class PrivateFolder:
             FileNotFoundError: there is none.
             UnsafeFileError: no plain file of this user's.
         """
-        return os.fdopen(_verified_file(self.path / name, name, os.O_RDONLY, self._descriptor), "rb")
+        return os.fdopen(_verified(self.path / name, name, _FILE_FLAGS, self._descriptor), "rb")
 
     def create(self, name: str) -> BinaryIO:
         """A new file below, to be written.
@@ -136,7 +136,7 @@ class PrivateFolder:
         changed = []
         for name in self.names():
             with suppress(FileNotFoundError):
-                changed.append((os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime_ns, name))
+                changed.append((self.status(name).st_mtime_ns, name))
         for _, name in sorted(changed, reverse=True)[number:]:
             self.remove(name)
 
@@ -195,8 +195,8 @@ class PrivateFolder:
     __del__ = close
 
     def _lock_file(self, name: str) -> BinaryIO:
-        flags = os.O_RDWR | os.O_CREAT
-        return os.fdopen(_verified_file(self.path / name, name, flags, self._descriptor), "r+b")
+        flags = _FILE_FLAGS | os.O_RDWR | os.O_CREAT
+        return os.fdopen(_verified(self.path / name, name, flags, self._descriptor), "r+b")
 
 
 _HELD: dict[Path, PrivateFolder] = {}
@@ -213,7 +213,7 @@ def private_folder(path: Path) -> PrivateFolder:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    return PrivateFolder(path, _verified_folder(path, path, None))
+    return PrivateFolder(path, _verified(path, path, _FOLDER_FLAGS, None))
 
 
 def held_folder(path: Path) -> PrivateFolder:
@@ -359,9 +359,9 @@ def trusted_content(path: Path) -> bytes | None:
     Nobody else may write to either. A link, a FIFO or a device is no such file.
     """
     with suppress(OSError, UnsafeFileError):
-        folder = _verified_folder(path.parent, path.parent, None, or_root=True)
+        folder = _verified(path.parent, path.parent, _FOLDER_FLAGS, None, or_root=True)
         try:
-            descriptor = _verified_file(path, path.name, os.O_RDONLY, folder, or_root=True)
+            descriptor = _verified(path, path.name, _FILE_FLAGS, folder, or_root=True)
         finally:
             os.close(folder)
         with os.fdopen(descriptor, "rb") as file:
@@ -415,31 +415,21 @@ def _umask() -> int:
     return mask
 
 
-def _verified_folder(path: Path, name: str | Path, parent: int | None, *, or_root: bool = False) -> int:
+def _verified(path: Path, name: str | Path, flags: int, parent: int | None, *, or_root: bool = False) -> int:
+    is_folder = flags & os.O_DIRECTORY
+    refusal = f"{path} is no plain file: remove it"
+    if is_folder:
+        refusal = f"{path} is no folder, or a symbolic link: remove it, or name another one"
     try:
-        descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
     except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-            raise UnsafeFileError(f"{path} is no folder, or a symbolic link: remove it, or name another one") from error
-        raise
-    try:
-        _require_own(path, os.fstat(descriptor), or_root=or_root)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _verified_file(path: Path, name: str, flags: int, parent: int, *, or_root: bool = False) -> int:
-    try:
-        descriptor = os.open(name, flags | _FILE_FLAGS, 0o600, dir_fd=parent)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
-            raise UnsafeFileError(f"{path} is no plain file: remove it") from error
+        if error.errno in {errno.ELOOP, errno.ENOTDIR if is_folder else errno.ENXIO, errno.EISDIR}:
+            raise UnsafeFileError(refusal) from error
         raise
     try:
         status = os.fstat(descriptor)
-        _require_plain(path, status)
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            raise UnsafeFileError(refusal)  # noqa: TRY301  the descriptor is closed below
         _require_own(path, status, or_root=or_root)
     except BaseException:
         os.close(descriptor)
@@ -454,8 +444,3 @@ def _require_own(path: Path, status: os.stat_result, *, or_root: bool) -> None:
             f"{path} must belong to you, and be writable by nobody else (owner {status.st_uid}, mode "
             f"{stat.S_IMODE(status.st_mode):o}): change that, or name another one"
         )
-
-
-def _require_plain(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise UnsafeFileError(f"{path} is no plain file: remove it")

@@ -225,21 +225,17 @@ def _advice(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str
         return
     largest = max(tasks, key=lambda task: task.data_file.record_count)
     plain = largest.with_deletes()
-    reading = replace(context, runtime_filters=(), sample=None)
+    reading, most_bytes = replace(context, runtime_filters=(), sample=None), context.options.memory_limit_bytes // 4
     try:
         with open_task(plain, reading, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
             columns, plan = next(reader.row_groups(), (None, Scan()))
-            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > _max_bytes(context):
+            if columns is None or not isinstance(plan, Select) or columns.row_group.num_bytes > most_bytes:
                 return
             for step in plan.restrictions:
                 if type(step) is Conjunct:
                     yield from _missing_index(step, columns, context)
     except ScanError:
         return  # reading the rows reports it
-
-
-def _max_bytes(context: ScanContext) -> int:
-    return context.options.memory_limit_bytes // 4
 
 
 def _missing_index(conjunct: Conjunct, columns: LazyColumns, context: ScanContext) -> Iterator[str]:
