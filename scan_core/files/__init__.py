@@ -26,7 +26,8 @@ def open_file(
         path: as the manifest writes it; relocated by `file_io`.
         file_format: of its manifest entry.
         io: how to open paths.
-        reads_pages: decode only the pages that hold selected rows, where the file has a page index.
+        reads_pages: decode only the pages, of ORC the row groups inside stripes, that hold selected rows, where the file has
+            an index of them.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
         verifies: compare checksums where the file has them, those of Avro and ORC in any case.
@@ -51,7 +52,7 @@ def open_file(
         case FileFormat.ORC:
             from nevermore.scan_core.files.orc import open_orc
 
-            return open_orc(path, io)
+            return open_orc(path, io, reads_pages=reads_pages)
         case FileFormat.AVRO:
             from nevermore.scan_core.files.avro import open_avro
 

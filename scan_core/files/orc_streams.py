@@ -4,10 +4,10 @@ Everything here is bytes and NumPy arrays; Arrow types and the reader are in `or
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,7 +17,7 @@ from nevermore.scan_core.io.remote import ByteSource
 Integers = npt.NDArray[np.int64]
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
 """Bits a value, by their five-bit code."""
-PRESENT, DATA, LENGTH, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 5, 6, 8
+PRESENT, DATA, LENGTH, DICTIONARY, SECONDARY, ROW_INDEX, BLOOM_FILTER = 0, 1, 2, 3, 5, 6, 8
 """Kinds of streams. Bloom filters of kind 7, of old writers, hash text in whatever character set these had."""
 _INDEXES = frozenset({ROW_INDEX, 7, BLOOM_FILTER})
 _MAX_SECTION_BYTES = 64 * 1024**2
@@ -33,127 +33,118 @@ _MAX_LZ4_GROWTH = 255
 _MAX_VARINT_BYTES = 10
 _MAX_FIELDS = 1 << 18
 """Of a Protobuf message: stripes of a file, types, streams of a stripe, or row groups in it."""
+_MAX_RUN_BYTES = 8_192
+"""More than any run takes."""
+_PIECE_BYTES = 1 << 14
+"""A stream without compression is read in pieces of so many bytes."""
+_MAX_POSITION_BYTES = 100
+"""Of a row group in all streams of a column."""
+Form: TypeAlias = tuple[int, ...]
+BYTES, INTEGERS, BITS = (), (512,), (130, 8)
+"""What locates a value in a run: numbers below these, the last of them counted in single values. Bytes have no runs."""
+Position: TypeAlias = tuple[int, int, int | None]
+"""Where a block begins in its stream, bytes out of compression in it, and values of the run that begins there, which may go
+on in the runs after it; None: all values until the stream ends."""
 
 
-def decode_booleans(data: bytes, count: int) -> npt.NDArray[np.bool_]:
-    """The first `count` booleans of a stream, most significant bit first.
+class StreamPart:
+    """Values of a stream from a position on; blocks are read when values in them are asked for.
 
-    Raises:
-        ValueError: the stream ends before.
+    Args:
+        blocks: out of compression, each with where the next one begins.
+        begin: position of the first value, in the first of the blocks.
+        end: position behind the values that will be asked for; None if it is not known.
+
+    `place` is what may be fetched before: offset and length in the file.
     """
-    parts: list[bytes] = []
-    position, left = 0, -(-count // 8)
-    while left > 0 and position < len(data):
-        control = data[position]
-        if control < 0x80:
-            part = data[position + 1 : position + 2] * (control + 3)
-            position += 2
-        else:
-            part = data[position + 1 : position + 257 - control]
-            position += 257 - control
-        parts.append(part)
-        left -= len(part)
-    bits = np.unpackbits(np.frombuffer(b"".join(parts), np.uint8))
-    if len(bits) < count:
-        raise ValueError(f"a stream of booleans ends after {len(bits)} of {count}")
-    return bits[:count].astype(np.bool_)
 
+    place: tuple[int, int]
 
-def decode_integers(data: bytes, count: int, *, version: int, signed: bool) -> Integers:
-    """The first `count` integers of a stream in run-length encoding 1 or 2; unsigned ones are below 2**63.
+    def __init__(
+        self, blocks: Iterator[tuple[int, bytes]], begin: Position = (0, 0, 0), end: Position | None = None
+    ) -> None:
+        self._blocks = blocks
+        self._end = end
+        block, self._inside, self._skipped = begin
+        self._passed = {block: 0}
+        self.data, self._dropped, self.position = b"", 0, 0
 
-    Raises:
-        ValueError: the stream ends before, or a run contradicts itself.
-    """
-    runs: list[Integers] = []
-    left = count
-    for run in _runs(data, count, version=version, signed=signed):
-        runs.append(run)
-        left -= len(run)
-    if left > 0:
-        raise ValueError(f"a stream of integers ends after {count - left} of {count}")
-    return np.concatenate([np.zeros(0, np.int64), *runs])
-
-
-def _runs(data: bytes, count: int, *, version: int, signed: bool) -> Iterator[Integers]:
-    """The runs of a stream, `count` integers in all, or fewer where it ends before."""
-    cursor = _Cursor(data)
-    while count > 0:
-        try:
-            run = _run_v1(cursor, signed) if version == 1 else _run_v2(cursor, signed)
-        except IndexError:
+    def fill(self, count: int) -> None:
+        """Have the next `count` bytes ready, or all that there are."""
+        if (size := len(self.data) - self.position) >= count:
             return
-        yield run[:count]
-        count -= len(run)
+        parts = [self.data[self.position :]]
+        self._dropped += self.position
+        for stop, block in self._blocks:
+            parts.append(block)
+            size += len(block)
+            self._passed[stop] = self._dropped + size
+            if size >= count:
+                break
+        self.data, self.position = b"".join(parts), 0
 
+    def booleans(self, count: int) -> npt.NDArray[np.bool_]:
+        """The next `count` booleans, most significant bit first; raises as `integers`."""
+        return self._values(count, self._byte_run, 8).astype(np.bool_)
 
-def bound_sum(data: bytes, count: int, version: int) -> float:
-    """At least the sum of the first `count` unsigned integers of a stream, most of it by the headers of the runs alone.
+    def raw(self, count: int) -> npt.NDArray[np.uint8]:
+        """The next `count` bytes; raises as `integers`."""
+        return self._values(count, lambda: np.frombuffer(self.take(count), np.uint8)).astype(np.uint8, copy=False)
 
-    A stream may end before: values that are NULL are not in it.
-    """
-    if version == 1:
-        return exact_sum(data, count, version)
-    total, position = 0.0, 0
-    while count > 0 and position < len(data):
-        length, largest, position = _bound_run(data, position)
-        if position > len(data):
-            break
-        total += float(min(length, count) * largest)
-        count -= length
-    return total
+    def integers(self, count: int, version: int, *, signed: bool) -> Integers:
+        """The next `count` integers in run-length encoding 1 or 2; unsigned ones are below 2**63.
 
+        Raises:
+            LookupError: the stream ends before, or its values do not end where the end of the part is stated to be.
+            ValueError: a run or block contradicts itself, or as LookupError.
+        """
+        return self._values(count, lambda: self.run(version, signed=signed))
 
-def exact_sum(data: bytes, count: int, version: int) -> float:
-    """The sum of the first `count` unsigned integers of a stream, or of all where it ends before.
+    def _values(self, count: int, run: Callable[[], npt.NDArray[Any]], unit: int = 1) -> npt.NDArray[Any]:
+        """Runs whose values begin and end at the positions stated; at the end of a stream, values come in units."""
+        wanted, found, runs = (self._skipped or 0) + count, 0, list[npt.NDArray[Any]]()
+        self.fill(1)
+        if (begin := self._inside) > len(self.data):
+            raise ValueError(f"values begin {begin} bytes behind the beginning of a block of {len(self.data)}")
+        self.position, passed = begin, {begin: 0}
+        while found < wanted:
+            runs.append(run())
+            found += len(runs[-1])
+            passed[self._dropped + self.position] = found
+        if self._end is not None:
+            block, inside, over = self._end
+            if passed[self._passed[block] + inside] != wanted - (-(-wanted % unit) if over is None else over):
+                raise ValueError("values do not end where the next row group begins")
+        return np.concatenate(runs or [np.zeros(0, np.int64)])[wanted - count : wanted]
 
-    Raises:
-        ValueError: an integer of 64 bits.
-    """
-    total = 0.0
-    for run in _runs(data, count, version=version, signed=False):
-        if (run < 0).any():
-            raise ValueError("a length of more than 63 bits")
-        total += float(run.sum(dtype=np.float64))
-    return total
+    def run(self, version: int, *, signed: bool) -> Integers:
+        """The integers of the next run; raises IndexError at the end of the stream."""
+        self.fill(_MAX_RUN_BYTES)
+        return _run_v1(self, signed) if version == 1 else _run_v2(self, signed)
 
-
-def sum_of_codes(data: bytes, count: int, version: int, values: Integers) -> float:
-    """The sum of the values that the first `count` codes of a stream stand for, or all where it ends before.
-
-    Raises:
-        ValueError: a code without a value.
-    """
-    total = 0.0
-    for run in _runs(data, count, version=version, signed=False):
-        if len(run) and not 0 <= int(run.min()) <= int(run.max()) < len(values):
-            raise ValueError(f"a code outside of a dictionary of {len(values)} values")
-        total += float(values[run].sum(dtype=np.float64))
-    return total
-
-
-class _Cursor:
-    """A position in a byte string."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
+    def _byte_run(self) -> npt.NDArray[np.uint8]:
+        self.fill(_MAX_RUN_BYTES)
+        control = self.byte()
+        part = self.take(1) * (control + 3) if control < 0x80 else self.take(256 - control)
+        return np.unpackbits(np.frombuffer(part, np.uint8))
 
     def byte(self) -> int:
-        self._position += 1
-        return self._data[self._position - 1]
+        """The next byte of a run."""
+        self.position += 1
+        return self.data[self.position - 1]
 
     def take(self, count: int) -> bytes:
-        taken = self._data[self._position : self._position + count]
+        """The next bytes of a run."""
+        self.fill(count)
+        taken = self.data[self.position : self.position + count]
         if len(taken) < count:
-            raise IndexError
-        self._position += count
+            raise IndexError("a stream ends inside a run")
+        self.position += count
         return taken
 
     def varint(self, *, signed: bool) -> int:
-        value, self._position = _varint(self._data, self._position)
+        """The next number of a run in base 128."""
+        value, self.position = _varint(self.data, self.position)
         return (value >> 1) ^ -(value & 1) if signed else value
 
     def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
@@ -164,7 +155,46 @@ class _Cursor:
         return np.packbits(wide, axis=1).view(">u8").ravel().astype(np.uint64)
 
 
-def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+def bound_sum(part: StreamPart, count: int, version: int) -> float:
+    """At least the sum of the next `count` unsigned integers of a stream, most of it by the headers of the runs alone.
+
+    A stream may end before: values that are NULL are not in it.
+    """
+    if version == 1:
+        return exact_sum(part, count, version)
+    total = 0.0
+    while count > 0:
+        part.fill(_MAX_RUN_BYTES)
+        if part.position >= len(part.data):
+            break
+        length, largest, part.position = _bound_run(part.data, part.position)
+        if part.position > len(part.data):
+            break
+        total += float(min(length, count) * largest)
+        count -= length
+    return total
+
+
+def exact_sum(part: StreamPart, count: int, version: int, values: Integers | None = None) -> float:
+    """The sum of the next unsigned integers of a stream, or of the `values` that they stand for; of fewer where it ends before.
+
+    Raises:
+        ValueError: an integer of 64 bits, or one that stands for nothing.
+    """
+    total, most = 0.0, 2**63 if values is None else len(values)
+    while count > 0:
+        try:
+            run = part.run(version, signed=False)[:count]
+        except IndexError:
+            break
+        count -= len(run)
+        if len(run) and not 0 <= int(run.min()) <= int(run.max()) < most:
+            raise ValueError(f"a length or code that is not below {most}")
+        total += float((run if values is None else values[run]).sum(dtype=np.float64))
+    return total
+
+
+def _run_v1(cursor: StreamPart, signed: bool) -> Integers:  # noqa: FBT001  private
     control = cursor.byte()
     if control >= 0x80:
         return _array([cursor.varint(signed=signed) for _ in range(256 - control)])
@@ -172,7 +202,7 @@ def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
     return _array([cursor.varint(signed=signed)]) + step * np.arange(control + 3, dtype=np.int64)
 
 
-def _run_v2(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+def _run_v2(cursor: StreamPart, signed: bool) -> Integers:  # noqa: FBT001  private
     first = cursor.byte()
     if first >> 6 == 0:
         value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
@@ -189,10 +219,12 @@ def _run_v2(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
             return _delta(cursor, length, _WIDTHS[code] if code else 0, signed=signed)
 
 
-def _patched_base(cursor: _Cursor, length: int, width: int) -> Integers:
+def _patched_base(cursor: StreamPart, length: int, width: int) -> Integers:
     third, fourth = cursor.byte(), cursor.byte()
     base_bytes, patch_width = (third >> 5) + 1, _WIDTHS[third & 31]
     num_patches = fourth & 31
+    if not num_patches or (fourth >> 5) + 1 + patch_width > 64:
+        raise ValueError("a run with patches that has none, or of more than 64 bits")
     base = int.from_bytes(cursor.take(base_bytes), "big")
     sign = 1 << (8 * base_bytes - 1)
     base = -(base & ~sign) if base & sign else base
@@ -213,7 +245,7 @@ def _patch_bits(patch_width: int, fourth: int) -> int:
     return width
 
 
-def _delta(cursor: _Cursor, length: int, width: int, *, signed: bool) -> Integers:
+def _delta(cursor: StreamPart, length: int, width: int, *, signed: bool) -> Integers:
     base, step = cursor.varint(signed=signed), cursor.varint(signed=True)
     steps = np.full(max(length - 1, 0), _array([step])[0])
     if width and length > 2:
@@ -262,8 +294,7 @@ def _bound_run(data: bytes, position: int) -> tuple[int, int, int]:
     return length, base + rise + (0 if step & 1 else length << width), position + (max(length - 2, 0) * width + 7) // 8
 
 
-@dataclass(frozen=True, slots=True)
-class Stripe:
+class Stripe(NamedTuple):
     """Location and number of rows of a stripe; its last bytes are its footer."""
 
     offset: int
@@ -272,16 +303,14 @@ class Stripe:
     footer_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(NamedTuple):
     """Encoding of a column: the version of its run-length encoding, and the number of values in its dictionary, if it has one."""
 
     version: int
     dictionary_size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class StripeFooter:
+class StripeFooter(NamedTuple):
     """Offset and length of each stream by column and kind, encodings by column, and the writer's time zone."""
 
     streams: Mapping[tuple[int, int], tuple[int, int]]
@@ -304,8 +333,7 @@ class StripeFooter:
         return Encoding(1 + kind // 2, stated.get(2, 0) if kind % 2 else None)
 
 
-@dataclass(frozen=True, slots=True)
-class OrcTail:
+class OrcTail(NamedTuple):
     """The stripes, and the location of the metadata section with their statistics."""
 
     stripes: tuple[Stripe, ...]
@@ -371,10 +399,9 @@ def require_small_footer(source: ByteSource) -> None:
 def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[memoryview] | None:
     """For each stripe the message with the statistics of every column; None if they cannot be decompressed here."""
     try:
-        plain = decompress(section, tail)
+        return items_of(decompress(section, tail))
     except pa.ArrowNotImplementedError:
         return None
-    return [stripe for number, stripe in fields_of(plain) if number == 1]
 
 
 def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
@@ -401,18 +428,48 @@ def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
     return StripeFooter(streams, encodings, zone)
 
 
-def parse_row_index(stream: bytes) -> list[bytes]:
-    """The serialised statistics of each row group of a column, from the message `RowIndex`.
+def items_of(message: bytes | memoryview) -> list[Any]:
+    """The messages in field 1: the entries of a row index or of Bloom filters, statistics of stripes, or of columns.
 
     Raises:
         ValueError: broken protobuf.
     """
-    entries = [first_of_each(value) for number, value in fields_of(stream) if number == 1]
-    return [bytes(entry.get(2, b"")) for entry in entries]
+    return [value for number, value in fields_of(message) if number == 1]
 
 
-@dataclass(frozen=True, slots=True)
-class OrcBloomFilter:
+def positions_of(entry: memoryview, forms: Iterable[Form], tail: OrcTail) -> list[Position]:
+    """Where the values of a row group begin in streams of these forms.
+
+    Raises:
+        LookupError: positions of fewer streams.
+        ValueError: positions of more streams, or none that a writer states.
+    """
+    stored, numbers = first_of_each(entry).get(1, b"")[:_MAX_POSITION_BYTES], list[int]()
+    at, found = 0, list[Position]()
+    while at < len(stored):
+        number, at = _varint(stored, at)
+        numbers.insert(0, number)
+    for form in forms:
+        block, inside, values = *position_at(numbers.pop(), tail), 0
+        if tail.compression:
+            inside = numbers.pop()
+        for limit in form:
+            if (number := numbers.pop()) >= limit:
+                raise ValueError(f"a row group begins {number} values behind the beginning of a run")
+            values = values * limit + number
+        found.append((block, inside, values))
+    if numbers:
+        raise ValueError(f"{len(numbers)} positions more than there are streams for")
+    return found
+
+
+def position_at(offset: int, tail: OrcTail) -> tuple[int, int]:
+    """The block of a stream that begins at an offset, or without compression the piece that it lies in, and the place in it."""
+    inside = 0 if tail.compression else offset % _PIECE_BYTES
+    return offset - inside, inside
+
+
+class OrcBloomFilter(NamedTuple):
     """The values that a row group of a column may have.
 
     Writers in Java and C++ have differed in whether the hash of a number is shifted with its sign, and in the step between
@@ -449,7 +506,7 @@ def parse_bloom_filters(stream: bytes) -> list[OrcBloomFilter | None]:
         ValueError: broken protobuf.
     """
     found: list[OrcBloomFilter | None] = []
-    for message in (first_of_each(value) for number, value in fields_of(stream) if number == 1):
+    for message in map(first_of_each, items_of(stream)):
         bits, num_hashes = bytes(message.get(3, b"")), int(message.get(1, 0))
         is_usable = bits and 0 < num_hashes <= _MAX_HASHES
         found.append(OrcBloomFilter(num_hashes, bits) if is_usable else None)
@@ -538,24 +595,50 @@ def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
     return found
 
 
+def blocks_of(
+    read: Callable[[int, int], bytes], offset: int, end: int, tail: OrcTail, *, are_full: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """The blocks of a section or stream out of compression, or pieces of one without, each with where the next one begins.
+
+    Args:
+        read: gives so many bytes at an offset.
+        offset: of the first block.
+        end: of the section or stream.
+        tail: of the file.
+        are_full: refuse blocks before the last that hold less than the file states.
+
+    Raises:
+        pa.ArrowNotImplementedError: a codec that is not supported here (LZO, Brotli).
+        ValueError: a block that is broken, or longer than the file states.
+    """
+    while offset < end:
+        if tail.compression == 0:
+            stop = min(offset + _PIECE_BYTES, end)
+            yield stop, read(stop - offset, offset)
+        else:
+            header = int.from_bytes(read(3, offset), "little")
+            stop = offset + 3 + (header >> 1)
+            if stop > end:
+                raise ValueError("a compressed block ends early")
+            block = read(stop - offset - 3, offset + 3)
+            found = block if header & 1 else _decompress_block(block, tail.compression, tail.block_bytes)
+            if are_full and stop < end and len(found) != tail.block_bytes:
+                raise ValueError(f"a block of {len(found)} bytes before others, which hold {tail.block_bytes}")
+            yield stop, found
+        offset = stop
+
+
 def decompress(section: bytes, tail: OrcTail) -> bytes:
     """The bytes of a section or stream, which is stored in blocks.
 
     Raises:
-        pa.ArrowNotImplementedError: a codec that is not supported here (LZO, Brotli), or a very large section.
-        ValueError: a block that is broken.
+        pa.ArrowNotImplementedError: as `blocks_of`, or a very large section.
+        ValueError: as `blocks_of`.
     """
-    if tail.compression == 0:
-        return section
-    parts: list[bytes] = []
-    position = size = 0
-    while position + 3 <= len(section):
-        header = int.from_bytes(section[position : position + 3], "little")
-        position += 3
-        block = section[position : position + (header >> 1)]
-        position += header >> 1
-        parts.append(block if header & 1 else _decompress_block(block, tail.compression, tail.block_bytes))
-        if (size := size + len(parts[-1])) > _MAX_SECTION_BYTES:
+    parts, size = list[bytes](), 0
+    for _, block in blocks_of(lambda length, at: section[at : at + length], 0, len(section), tail):
+        parts.append(block)
+        if (size := size + len(block)) > _MAX_SECTION_BYTES:
             raise pa.ArrowNotImplementedError(f"a section or stream of more than {_MAX_SECTION_BYTES} bytes")
     return b"".join(parts)
 
@@ -570,10 +653,11 @@ def _decompress_block(block: bytes, compression: int, max_bytes: int) -> bytes:
                 if not decoder.eof:
                     raise ValueError(f"a compressed block does not end within {max_bytes} bytes")
             case 2:
-                length, _ = _varint(memoryview(block), 0)
-                found = bytes(pa.Codec("snappy").decompress(block, min(length, max_bytes), asbytes=True))
+                length, _ = _varint(block, 0)
+                found = pa.Codec("snappy").decompress(block, min(length, max_bytes), asbytes=True)
             case 4:
-                found = _decompress_lz4(block, max_bytes)
+                most = bytearray(min(max_bytes, _MAX_LZ4_GROWTH * len(block)))
+                found = bytes(most[: cramjam.lz4.decompress_block_into(block, most, len(most))])
             case 5:
                 with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
                     found = bytes(stream.read(max_bytes + 1))
@@ -581,21 +665,11 @@ def _decompress_block(block: bytes, compression: int, max_bytes: int) -> bytes:
                 raise pa.ArrowNotImplementedError("what columns compressed by LZO or Brotli become cannot be bounded")
             case _:
                 raise ValueError(f"it is compressed by codec {compression}")
-    except (zlib.error, OSError, RuntimeError) as error:
+    except (cramjam.DecompressionError, zlib.error, OSError, RuntimeError) as error:
         raise ValueError(f"a compressed block is broken: {error}") from error
     if len(found) > max_bytes:
         raise ValueError(f"a compressed block holds more than {max_bytes} bytes")
     return found
-
-
-def _decompress_lz4(block: bytes, max_bytes: int) -> bytes:
-    import cramjam
-
-    found = bytearray(min(max_bytes, _MAX_LZ4_GROWTH * len(block)))
-    try:
-        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, len(found))])
-    except cramjam.DecompressionError as error:
-        raise ValueError(f"a compressed block is broken: {error}") from error
 
 
 def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:

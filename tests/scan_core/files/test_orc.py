@@ -11,7 +11,7 @@ from pyarrow import orc
 from nevermore import scan_core
 from nevermore.scan_core.columns.file_reader import field_id_of
 from nevermore.scan_core.files import open_file
-from nevermore.scan_core.files.orc import OrcFileReader, _microseconds, column_statistics, open_orc
+from nevermore.scan_core.files.orc import OrcFileReader, _since_1970, column_statistics, open_orc
 from nevermore.scan_core.io.location import FileIOConfig
 from nevermore.scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
 from nevermore.scan_core.model.snapshot import FileFormat
@@ -250,7 +250,7 @@ def test_truncated_and_flipped_files_are_refused_or_read_but_never_crash(tmp_pat
     assert refused > 200
 
 
-@pytest.mark.parametrize(("seconds", "nanos"), [(-(2**63), 0), (2**62, 0), (0, -(2**63)), (0, 10**9)])
+@pytest.mark.parametrize(("seconds", "nanos"), [(-(2**63), 0), (2**62, 0), (0, 8 * 10**9)])
 def test_times_that_microseconds_cannot_hold_are_refused(seconds: int, nanos: int) -> None:
-    with pytest.raises(ValueError, match="a timestamp that 64 bits of microseconds cannot hold"):
-        _microseconds(np.array([0, seconds]), np.array([0, nanos]))
+    with pytest.raises(ValueError, match="a time that 64 bits"):
+        _since_1970(np.array([0, seconds]), np.array([0, nanos]), 10**6)

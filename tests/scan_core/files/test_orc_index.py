@@ -20,8 +20,8 @@ from nevermore.scan_core.files.orc_streams import (
     OrcTail,
     Stripe,
     decompress,
+    items_of,
     parse_bloom_filters,
-    parse_row_index,
     parse_stripe_footer,
     parse_stripe_statistics,
 )
@@ -171,7 +171,7 @@ def test_filters_give_the_rows_that_they_give_without_any_pruning(tmp_path: Path
 def test_an_index_that_is_not_of_its_stripe_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, _ = table_of(tmp_path)
     (path,) = table.location.rglob("*.orc")
-    for name, parse in (("parse_row_index", parse_row_index), ("parse_bloom_filters", parse_bloom_filters)):
+    for name, parse in (("items_of", items_of), ("parse_bloom_filters", parse_bloom_filters)):
         monkeypatch.setattr(f"nevermore.scan_core.files.orc.{name}", lambda stream, p=parse: p(stream)[1:])
         with closing(open_orc(str(path), FileIOConfig())) as reader:
             found = reader.page_statistics(reader.row_groups[0], 0)
@@ -182,7 +182,7 @@ def test_an_index_that_is_not_of_its_stripe_is_not_used(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x05\x12\x02", bytes(range(60)), b"\xff" * 40])
 def test_damaged_indexes_are_refused_or_empty(data: bytes) -> None:
-    for parse in (parse_row_index, parse_bloom_filters):
+    for parse in (items_of, parse_bloom_filters):
         try:
             found: Sequence[Any] = parse(data)
         except (ValueError, TypeError):
@@ -196,7 +196,7 @@ STRIPE, UNCOMPRESSED = Stripe(0, 10, 1, 1), OrcTail((), 0, 0, 0, 0, 0)
 @pytest.mark.parametrize(
     "parse",
     [
-        parse_row_index,
+        items_of,
         parse_bloom_filters,
         lambda message: parse_stripe_footer(message, STRIPE),
         lambda message: parse_stripe_footer(message.replace(b"\x0a", b"\x12"), STRIPE),

@@ -5,7 +5,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nevermore.scan_core.files.orc_streams import decode_booleans, decode_integers
+from nevermore.scan_core.files.orc_streams import StreamPart
+
+
+def part(data: bytes) -> StreamPart:
+    return StreamPart(iter([(len(data), data)]))
+
+
+def decode_integers(data: bytes, count: int, *, version: int, signed: bool) -> np.ndarray:
+    return part(data).integers(count, version, signed=signed)
+
+
+def decode_booleans(data: bytes, count: int) -> np.ndarray:
+    return part(data).booleans(count)
+
 
 PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
 PATCHED = [2030, 2000, 2020, 1_000_000, *range(2040, 2200, 10)]
@@ -44,9 +57,9 @@ def test_booleans_come_most_significant_bit_first() -> None:
 
 @pytest.mark.parametrize("data", ["", "5e035c", PATCHED_BYTES[:30], "c60902", "0a27", "61", "ff" + "80" * 11])
 def test_streams_that_end_early_are_refused(data: str) -> None:
-    with pytest.raises(ValueError, match=r"ends after|ten bytes|64 bits"):
+    with pytest.raises((ValueError, LookupError)):
         decode_integers(bytes.fromhex(data), 1000, version=1 if data.startswith(("6", "ff")) else 2, signed=True)
-    with pytest.raises(ValueError, match="ends after"):
+    with pytest.raises(LookupError):
         decode_booleans(b"\xff", 8)
 
 
@@ -57,5 +70,5 @@ def test_random_bytes_are_read_or_refused_but_never_crash() -> None:
         for version in (1, 2):
             try:
                 assert len(decode_integers(data, size, version=version, signed=True)) == size
-            except ValueError:
+            except (ValueError, LookupError):
                 continue
