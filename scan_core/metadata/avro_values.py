@@ -174,8 +174,10 @@ def _uuid_from_text(array: pa.Array) -> pa.Array:
 
 def _decimal_from_bytes(array: pa.Array, meant: pa.DataType) -> pa.Array:
     """Big-endian two's complement of any length, sign-extended to the 16 bytes of Arrow."""
-    offsets, data = byte_spans(array.cast(pa.binary()).fill_null(b""))
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    offsets, data = byte_spans(array.cast(pa.binary()))
+    starts, lengths, present = offsets[:-1], np.diff(offsets), validity(array)
+    if present is not None:
+        lengths = lengths * present
     longest = int(lengths.max(initial=0))
     if longest > 16:
         raise AvroError(f"a decimal of {longest} bytes")
@@ -185,7 +187,7 @@ def _decimal_from_bytes(array: pa.Array, meant: pa.DataType) -> pa.Array:
     for place in range(longest):
         rows = np.flatnonzero(lengths > place)
         result[rows, place] = data[starts[rows] + lengths[rows] - 1 - place]
-    decimals = pa.Array.from_buffers(meant, len(array), [validity_bitmap(validity(array)), pa.py_buffer(result)])
+    decimals = pa.Array.from_buffers(meant, len(array), [validity_bitmap(present), pa.py_buffer(result)])
     decimals.validate(full=True)
     return decimals
 
