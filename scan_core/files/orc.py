@@ -37,6 +37,7 @@ from nevermore.scan_core.files.orc_streams import (
     DICTIONARY,
     INTEGERS,
     LENGTH,
+    MAX_FIELDS,
     PRESENT,
     ROW_INDEX,
     SECONDARY,
@@ -66,21 +67,19 @@ from nevermore.scan_core.files.orc_streams import (
 )
 from nevermore.scan_core.io.files import open_source
 from nevermore.scan_core.io.location import FileIOConfig
-from nevermore.scan_core.io.remote import ByteSource, RemoteFile
+from nevermore.scan_core.io.remote import ByteSource
 from nevermore.scan_core.model.cached_property import cached_property
 from nevermore.scan_core.model.errors import MemoryLimitError
 from nevermore.scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from nevermore.scan_core.model.schema import FIELD_ID_KEY, MAX_TYPE_DEPTH
 from nevermore.scan_core.model.statistics import ColumnStatistics, text_of
-from nevermore.scan_core.rows.buffers import boolean_array, validity_bitmap
+from nevermore.scan_core.rows.buffers import validity_bitmap
 from nevermore.scan_core.rows.selection import RowSelection, select_rows, selected_count, to_mask
 
 MAX_STRIPE_ROWS = 1 << 27
 _MAX_ROWS_PER_BYTE = 1 << 17
 """A constant column compresses to about 25,000 rows a byte; more is a lie that would only cost memory."""
 _MAX_METADATA_BYTES = 64 * 1024**2
-_MIN_STRIDE = 1_000
-"""Writers refuse row groups of fewer rows."""
 _MIN_BYTES_LEFT_OUT = 64
 """For each row that is decoded here, as this takes longer than in pyarrow."""
 _MAX_BYTES_PER_ROW = 256
@@ -142,9 +141,8 @@ class OrcFileReader(FileReader):
             MalformedTableError: a stripe that cannot be decoded; names file and columns.
         """
         del window
-        fields = [self.arrow_schema.field(i) for i in column_indices]
-        if not fields or selected_count(selection) == 0:
-            return [pa.array([], type=f.type) for f in fields]
+        if not column_indices or not selected_count(selection):
+            return [pa.array([], self.arrow_schema.field(i).type) for i in column_indices]
         found = self._read_row_groups(row_group, column_indices, selection)
         if whole := [i for i in column_indices if i not in found]:
             found |= zip(whole, select_rows(self._read_stripe(row_group, whole), selection), strict=True)
@@ -173,9 +171,8 @@ class OrcFileReader(FileReader):
         if not self._reads_pages or not count:
             return found
         wanted, stride, content = to_mask(selection), self._tail.index_stride, self._content(row_group.index)
-        rows = range(int(wanted.argmax()) // stride * stride, len(wanted) - int(wanted[::-1].argmax()))
-        groups = range(rows.start // stride, -(-rows.stop // stride))
-        wanted, left = wanted[rows.start : groups.stop * stride], self._max_bytes
+        groups = range(int(wanted.argmax()) // stride, -(-(len(wanted) - int(wanted[::-1].argmax())) // stride))
+        wanted, left = wanted[groups.start * stride : groups.stop * stride], self._max_bytes
         if len(wanted) * _MAX_BYTES_PER_ROW > left:
             return found
         sizes = {i: self._stored_bytes(content, i) for i in column_indices}
@@ -186,9 +183,9 @@ class OrcFileReader(FileReader):
                 with self._counting_fallback():
                     located[i] = self._locate(content, i, groups, count)
         with self._source.held([part.place for streams in located.values() for part in streams.values()]):
-            for i, streams in located.items():
+            for i in [*located]:
                 with self._counting_fallback():
-                    if streams:
+                    if streams := located.pop(i):  # what is out of compression is held for one column at a time
                         kind, column = self._stored_schema.field(i).type, self._column_ids[i]
                         array = _decode_rows(content, column, kind, streams, wanted, left // _COPIES)
                         array.validate(full=True)
@@ -210,7 +207,7 @@ class OrcFileReader(FileReader):
     def _num_groups(self, row_group: RowGroup) -> int:
         """Number of the row groups of a stripe; 0 if it has no index of them."""
         stride, rows = self._tail.index_stride, row_group.num_rows
-        return -(-rows // stride) if _MIN_STRIDE <= stride < rows else 0
+        return -(-rows // stride) if 0 < stride < rows <= stride * MAX_FIELDS else 0
 
     def _locate(self, content: "StripeContent", column_index: int, groups: range, count: int) -> dict[int, StreamPart]:
         """The streams of a column, by kind, in some of its row groups; none if it can only be read as a whole.
@@ -242,10 +239,16 @@ class OrcFileReader(FileReader):
             if any(end[1:]):  # a block, or a run, goes on behind the end, and ends before another block of a row group
                 later = (at[group][number][0] for group in range(groups.stop + 1, count))
                 stop = next((block for block in later if block > stop), length)
-            if not begin[0] <= stop <= length:
+            # flags of NULL are counted from a whole byte on
+            if (kind == PRESENT and ((begin[2] or 0) - groups.start * self._tail.index_stride) % 8) or not begin[
+                0
+            ] <= stop <= length:
                 raise ValueError(f"row groups from byte {begin[0]} to {stop} of a stream of {length} bytes")
             located[kind] = content.part(column, kind, begin, end)
             located[kind].place = offset + begin[0], stop - begin[0]
+        for kind in () if content.footer.encoding(column).dictionary_size is None else (LENGTH, DICTIONARY):
+            located[kind] = content.part(column, kind, end=content.end(column, kind))
+            located[kind].place = content.place(column, kind)
         return located
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
@@ -353,9 +356,6 @@ class OrcFileReader(FileReader):
     @contextmanager
     def _held(self, stripe: int, column_indices: Iterable[int]) -> Iterator[None]:
         """What decoding these columns of a stripe reads, fetched at once: near streams are one request on an object store."""
-        if not isinstance(self._source, RemoteFile):
-            yield
-            return
         content, types = self._content(stripe), self._stored_schema
         chosen = column_indices if self._can_select else range(len(types))
         streams = [place for c in chosen for place in content.footer.data_ranges(self._types_of(c))]
@@ -433,8 +433,8 @@ def _forms(kind: pa.DataType, encoding: Encoding) -> dict[int, Form]:
     """The streams of a column with positions in the row index, in their order; none of columns that are not decoded here."""
     if _is_text(kind):
         return {DATA: BYTES, LENGTH: INTEGERS} if encoding.dictionary_size is None else {DATA: INTEGERS}
-    if pt.is_boolean(kind) or pt.is_floating(kind):
-        return {DATA: BITS if pt.is_boolean(kind) else BYTES}
+    if pt.is_floating(kind):
+        return {DATA: BYTES}
     if pt.is_timestamp(kind):
         return {DATA: INTEGERS, SECONDARY: INTEGERS}
     return {DATA: INTEGERS} if pt.is_date(kind) or (pt.is_integer(kind) and kind.bit_width > 8) else {}
@@ -696,14 +696,12 @@ def _decode_rows(  # noqa: PLR0917  private
             return _texts(kind, numbers(LENGTH), streams[DATA], max_bytes).take(places)
         if size * _MAX_BYTES_PER_ROW > max_bytes:
             raise OverflowError("a dictionary of more values than the memory limit allows")
-        lengths, data = (content.part(column, s, end=content.end(column, s)) for s in (LENGTH, DICTIONARY))
-        dictionary = _texts(kind, lengths.integers(size, encoding.version, signed=False), data, max_bytes)
+        lengths = streams[LENGTH].integers(size, encoding.version, signed=False)
+        dictionary = _texts(kind, lengths, streams[DICTIONARY], max_bytes)
         codes = _array(pa.int64(), numbers(DATA)).take(places)
         if (pc.sum(pc.binary_length(dictionary).take(codes)).as_py() or 0) > max_bytes:
             raise OverflowError("texts of more bytes than the memory limit allows")
         return dictionary.take(codes)
-    if pt.is_boolean(kind):
-        return boolean_array(streams[DATA].booleans(count)).take(places)
     width = kind.bit_width // 8
     if pt.is_floating(kind):
         values = streams[DATA].raw(count * width).view(f"f{width}")
@@ -740,7 +738,7 @@ def _since_1970(
     zeros = encoded & 7
     nanos = (encoded >> 3) * np.where(zeros, 10 ** (zeros + 1), 1)
     most = 2**63 // per_second - 1 - _EPOCH_SECONDS
-    if not ((nanos > -(10**9)) & (nanos < 10**9) & (-most < seconds) & (seconds < most)).all():
+    if not ((nanos > -(10**9)) & (nanos < 10**9) & (-most <= seconds) & (seconds <= most)).all():
         raise ValueError(f"a time that 64 bits of {per_second} parts of a second cannot hold")
     seconds = seconds + _EPOCH_SECONDS
     # Java and C++ count seconds before 1970 toward it and nanoseconds away from it; Arrow writes these as negative

@@ -31,8 +31,10 @@ _BOUNDED_CODECS = frozenset({1, 2, 4, 5})
 _MAX_LZ4_GROWTH = 255
 """What a block of LZ4 becomes, at most, of its size."""
 _MAX_VARINT_BYTES = 10
-_MAX_FIELDS = 1 << 18
+MAX_FIELDS = 1 << 20
 """Of a Protobuf message: stripes of a file, types, streams of a stripe, or row groups in it."""
+_LONGEST_RUN = 2_048
+"""More values than any run has; and the most runs that are held as an array each."""
 _MAX_RUN_BYTES = 8_192
 """More than any run takes."""
 _PIECE_BYTES = 1 << 14
@@ -92,7 +94,7 @@ class StreamPart:
         return self._values(count, lambda: np.frombuffer(self.take(count), np.uint8)).astype(np.uint8, copy=False)
 
     def integers(self, count: int, version: int, *, signed: bool) -> Integers:
-        """The next `count` integers in run-length encoding 1 or 2; unsigned ones are below 2**63.
+        """The next `count` integers in run-length encoding 1 or 2; unsigned ones from 2**63 on are negative.
 
         Raises:
             LookupError: the stream ends before, or its values do not end where the end of the part is stated to be.
@@ -110,7 +112,10 @@ class StreamPart:
         while found < wanted:
             runs.append(run())
             found += len(runs[-1])
-            passed[self._dropped + self.position] = found
+            if wanted - found < _LONGEST_RUN:  # the next row group begins in one of the last
+                passed[self._dropped + self.position] = found
+            if len(runs) > _LONGEST_RUN:
+                runs = [np.concatenate(runs)]
         if self._end is not None:
             block, inside, over = self._end
             if passed[self._passed[block] + inside] != wanted - (-(-wanted % unit) if over is None else over):
@@ -165,8 +170,6 @@ def bound_sum(part: StreamPart, count: int, version: int) -> float:
     total = 0.0
     while count > 0:
         part.fill(_MAX_RUN_BYTES)
-        if part.position >= len(part.data):
-            break
         length, largest, part.position = _bound_run(part.data, part.position)
         if part.position > len(part.data):
             break
@@ -261,19 +264,17 @@ def _unzigzag(values: npt.NDArray[np.uint64]) -> Integers:
 
 
 def _array(values: list[int]) -> Integers:
-    try:
-        return np.array(values, np.int64)
-    except OverflowError as error:
-        raise ValueError("an integer of more than 64 bits") from error
+    """Integers of 64 bits, which Arrow also writes as unsigned where they are negative."""
+    return np.array([value & _64_BITS for value in values], np.uint64).astype(np.int64)
 
 
 def _bound_run(data: bytes, position: int) -> tuple[int, int, int]:
     """How many unsigned integers a run of encoding 2 holds, a bound of the largest, and its end; behind that of the data if it is cut."""
-    first = data[position]
-    if first < 0x40:
-        end = position + (first >> 3) + 2
-        return (first & 7) + 3, int.from_bytes(data[position + 1 : end], "big"), end
     try:
+        first = data[position]
+        if first < 0x40:
+            end = position + (first >> 3) + 2
+            return (first & 7) + 3, int.from_bytes(data[position + 1 : end], "big"), end
         width, length = _WIDTHS[first >> 1 & 31], ((first & 1) << 8 | data[position + 1]) + 1
         position += 2
         if first < 0x80:
@@ -561,7 +562,7 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
     view = memoryview(message)
     position = 0
     try:
-        for _ in range(_MAX_FIELDS):
+        for _ in range(MAX_FIELDS):
             if position >= len(view):
                 return
             tag, position = _varint(view, position)
@@ -584,7 +585,7 @@ def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
     except IndexError as error:
         raise ValueError("protobuf message ends early") from error
     if position < len(view):
-        raise ValueError(f"protobuf message of more than {_MAX_FIELDS} fields")
+        raise ValueError(f"protobuf message of more than {MAX_FIELDS} fields")
 
 
 def first_of_each(message: bytes | memoryview) -> dict[int, Any]:

@@ -193,6 +193,15 @@ def test_rule_17_timestamps_beyond_nanoseconds_are_exact(tmp_path: Path, compres
     assert found.view(pa.int64()).to_pylist() == rows
 
 
+@pytest.mark.parametrize("version", ["0.11", "0.12"])
+@pytest.mark.parametrize("micros", [[-14_831_769_599_500_000] * 10, [*range(-14_831_769_599_500_000, 0, 10**14)]])
+def test_fractions_before_1970_are_exact_in_every_kind_of_run(tmp_path: Path, micros: list[int], version: str) -> None:
+    fields, options = [field("ts", pa.timestamp("us"), 1)], {"file_version": version}
+    reader = opened(write(tmp_path / "f.orc", fields, [pa.array(micros).view(fields[0].type)], **options))
+    ((found,),) = (reader.read(g, (0,), All(g.num_rows)) for g in reader.row_groups)
+    assert found.view(pa.int64()).to_pylist() == micros
+
+
 def test_timestamps_beyond_nanoseconds_are_read_end_to_end(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "ts", "timestamp")])
     table.commit(table.data({"id": list(range(len(FAR))), "ts": FAR}, file_format="orc"))
@@ -248,6 +257,12 @@ def test_truncated_and_flipped_files_are_refused_or_read_but_never_crash(tmp_pat
         except IndexError:
             assert not reader.row_groups
     assert refused > 200
+
+
+@pytest.mark.parametrize("since_1970", [2**63 // 10**6 - 1, 0, -(2**63) // 10**6 + 2_840_140_802])
+def test_the_furthest_times_are_read(since_1970: int) -> None:
+    found = _since_1970(np.array([since_1970 - 1_420_070_400]), np.array([0]), 10**6)
+    assert found.tolist() == [since_1970 * 10**6]
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(-(2**63), 0), (2**62, 0), (0, 8 * 10**9)])

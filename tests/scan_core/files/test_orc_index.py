@@ -26,6 +26,7 @@ from nevermore.scan_core.files.orc_streams import (
     parse_stripe_statistics,
 )
 from nevermore.scan_core.io.location import FileIOConfig
+from nevermore.scan_core.rows.selection import All
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -178,6 +179,17 @@ def test_an_index_that_is_not_of_its_stripe_is_not_used(tmp_path: Path, monkeypa
             assert found is None or (found.tests is not None and found.tests(0) is None)
             assert reader.counts.fallbacks == 1
         monkeypatch.undo()
+
+
+def test_a_stripe_with_an_index_of_very_many_row_groups_is_read_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    po.write_table(pa.table({"id": range(50_000)}), tmp_path / "f.orc", row_index_stride=10_000)
+    for most, has_index in ((4, False), (5, True)):
+        monkeypatch.setattr("nevermore.scan_core.files.orc.MAX_FIELDS", most)
+        with closing(open_orc(str(tmp_path / "f.orc"), FileIOConfig())) as reader:
+            assert (reader.page_statistics(reader.row_groups[0], 0) is not None) == has_index
+            assert reader.read(reader.row_groups[0], (0,), All(50_000))[0].to_pylist() == [*range(50_000)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x05\x12\x02", bytes(range(60)), b"\xff" * 40])

@@ -1,5 +1,7 @@
 """Run-length encodings of ORC: the examples of the specification, and streams that end early or lie."""
 
+import contextlib
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +41,10 @@ PATCHED_BYTES = "8e132b2107d01e00147028323c46505a646e78828c96a0aab4befce8"
         (PATCHED_BYTES, 2, True, PATCHED),
         ("c609020222424246", 2, False, PRIMES),
         ("c004e80713", 2, True, [500, 490, 480, 470, 460]),
+        ("38fffffffffffffff6", 2, False, [-10] * 3),  # Arrow writes what is negative as unsigned
+        ("6100f6ffffffffffffffff01", 1, False, [-10] * 100),
+        ("fef6ffffffffffffffff0105", 1, False, [-10, 5]),
+        ("c002f6ffffffffffffffff0100", 2, False, [-10] * 3),
     ],
 )
 def test_examples_of_every_encoding(data: str, version: int, signed: bool, expected: list[int]) -> None:  # noqa: FBT001
@@ -61,6 +67,22 @@ def test_streams_that_end_early_are_refused(data: str) -> None:
         decode_integers(bytes.fromhex(data), 1000, version=1 if data.startswith(("6", "ff")) else 2, signed=True)
     with pytest.raises(LookupError):
         decode_booleans(b"\xff", 8)
+
+
+@pytest.mark.parametrize(("data", "version"), [("ff07", 1), ("ff07" * 300_000, 1), ("0207", 2)])
+def test_streams_of_short_runs_take_the_memory_of_their_values(data: str, version: int) -> None:
+    encoded = bytes.fromhex(data)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError, LookupError):
+            decode_integers(encoded, 2**40, version=version, signed=False)
+        assert tracemalloc.get_traced_memory()[1] < 300 * 8 * len(encoded) + 100_000
+        tracemalloc.reset_peak()
+        count = 300_000 if len(encoded) > 300_000 else 1
+        assert decode_integers(encoded, count, version=version, signed=False).tolist() == [7] * count
+        assert tracemalloc.get_traced_memory()[1] < 100 * count + 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_random_bytes_are_read_or_refused_but_never_crash() -> None:
