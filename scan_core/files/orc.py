@@ -240,9 +240,9 @@ class OrcFileReader(FileReader):
                 later = (at[group][number][0] for group in range(groups.stop + 1, count))
                 stop = next((block for block in later if block > stop), length)
             # flags of NULL are counted from a whole byte on
-            if (kind == PRESENT and ((begin[2] or 0) - groups.start * self._tail.index_stride) % 8) or not begin[
-                0
-            ] <= stop <= length:
+            if not begin[0] <= stop <= length or (
+                kind == PRESENT and ((begin[2] or 0) - groups.start * self._tail.index_stride) % 8
+            ):
                 raise ValueError(f"row groups from byte {begin[0]} to {stop} of a stream of {length} bytes")
             located[kind] = content.part(column, kind, begin, end)
             located[kind].place = offset + begin[0], stop - begin[0]
