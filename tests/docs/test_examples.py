@@ -24,8 +24,11 @@ PAGES = [
     page for page in sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")}) if page.stem not in FEEDS
 ]
 NOTEBOOK = REPOSITORY / "docs" / "notebook.ipynb"
-SLOW_PAGES = {"incremental", "publishing", "runtime-filters", "spark", "spark-readers", "tutorial"}
-"""Pages that start Spark again and again."""
+SLOW_PAGES = {
+    *("dagster-team", "erase", "expectations", "expire", "incremental", "ingesting", "publishing", "runtime-filters"),
+    *("spark", "spark-readers", "sql", "tutorial", "write"),
+}
+"""Pages that start Spark or Dagster again and again, or run very many commands."""
 
 INTERPRETER = """
 def serve():
