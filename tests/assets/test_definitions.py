@@ -143,6 +143,7 @@ def test_a_wrong_config_is_an_error_with_its_line(project: ShopProject, monkeypa
         definitions.load_definitions()
 
 
+@pytest.mark.slow
 def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: ShopProject) -> None:
     workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())
     module = {"module_name": "nevermore.assets.definitions", "location_name": "demo"}

@@ -39,6 +39,7 @@ LAUNCH = """mutation($job: JobOrPipelineSelector!) { launchRun(executionParams: 
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 
 
+@pytest.mark.slow
 def test_the_launcher_sees_whether_the_process_of_a_run_is_there(tmp_path: Path) -> None:
     home = dagster_home(tmp_path)
     with dg.DagsterInstance.from_config(str(home)) as instance:

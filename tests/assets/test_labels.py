@@ -98,6 +98,7 @@ def test_labels_that_dagster_would_refuse_are_errors_with_their_line(section: st
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_after_an_ingest_a_mirror_shows_columns_location_and_the_columns_of_its_log(project: ShopProject) -> None:
     project.land_orders()
     project.land_people()

@@ -45,6 +45,7 @@ def project(tmp_path: Path) -> Iterator[Config]:
         yield config
 
 
+@pytest.mark.slow
 def test_rows_in_an_object_store_are_compared_with_both_references(project: Config) -> None:
     found = {r.name: r for r in run_checks(project, "shop.products", all_checks_of(project, "shop.products"))}
     found.pop("scans_are_fast")  # of two commits of one row

@@ -69,6 +69,7 @@ def lineage(table: Any) -> Counter[tuple[str, int, int]]:
     )
 
 
+@pytest.mark.slow
 @quick
 @given(st.data())
 def test_compacted_histories_equal_the_reference(data: st.DataObject) -> None:

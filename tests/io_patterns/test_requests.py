@@ -216,6 +216,7 @@ def test_a_needle_waits_for_its_keys_and_then_for_its_payload(tmp_path: Path, mo
         assert found.metrics.bytes_read_in_vain == 0
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("has_pages", [True, False])
 @pytest.mark.parametrize("where", [None, "id >= 0"])
 def test_a_limit_reads_no_more_than_the_first_pages(

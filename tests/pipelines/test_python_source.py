@@ -568,6 +568,7 @@ def test_a_replacement_that_is_refused_writes_nothing(project: Project, why: str
     assert snapshots(project) == before
 
 
+@pytest.mark.slow
 def test_a_replacement_larger_than_memory(tmp_path: Path) -> None:
     project = project_in(tmp_path, memory_limit_bytes="1 MiB")
     ids = np.random.default_rng(1).permutation(60_000)

@@ -327,6 +327,7 @@ def test_a_query_over_mirrors_prints_rows_and_how_they_are_read(run: Run, config
     assert reads["shop.customers"]["where"] == "`city` = 'Oslo' and `id` > 1"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_a_sub_query_as_a_column_below_a_union_is_planned(run: Run, config: Path) -> None:

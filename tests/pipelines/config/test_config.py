@@ -395,6 +395,7 @@ def test_settings_of_dagster_that_an_earlier_version_wrote_are_brought_up_to_dat
     assert settings.read_text() == (ours if is_ours else written)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("has_one", [True, False])
 @pytest.mark.parametrize("written", ["nevermore.yaml", "nevermore.schema.json"])
 def test_a_config_that_finds_no_room_is_whole_or_the_former_one(

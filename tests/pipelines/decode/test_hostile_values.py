@@ -46,6 +46,7 @@ def test_hostile_values_go_to_quarantine_and_the_others_into_the_table(tmp_path:
     assert {row["id"]: row["n"] for row in project.rows()} == {0: Decimal("1.5"), 5: Decimal(0), 6: Decimal("0.1")}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("break_", ["", "\n"], ids=["lines", "pretty"])
 @pytest.mark.parametrize("kind", ["decimal(38, 0)", "string"])
 def test_a_first_number_of_very_many_digits_harms_no_other_event(tmp_path: Path, kind: str, break_: str) -> None:

@@ -118,6 +118,7 @@ def full_row(**more: Any) -> Any:
     return row
 
 
+@pytest.mark.slow
 def test_empty_messages_with_many_fields_do_not_take_much_memory() -> None:
     made = file(message("Row", *(field(f"f{n}", n + 1, "int64") for n in range(100))))
     few = [class_of(made, "Row")(f7=1).SerializeToString()] * 40_000

@@ -19,6 +19,7 @@ SECONDS = 600
 BYTES = 16 * 1024**2
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_event_at_the_limit_is_taken_and_one_beyond_it_is_refused(name: str) -> None:
     around = FORMATS[name][1]

@@ -35,6 +35,7 @@ NAME = "io.debezium.data.VariableScaleDecimal"
 LONG = f"-{'9' * 40}.{'8' * 20}"
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("number", ["1.50", LONG, "9" * 80])
 @pytest.mark.parametrize("kind", ["numeric", "numeric(80,20)", "numeric(80)", "numeric(30,-20)", "decimal(65,30)"])
 @pytest.mark.parametrize("feed", ["wal2json", "wal2json as text", "canal-json"])
@@ -68,6 +69,7 @@ DECIMALS = [
 ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("scale", "precision", "wanted", "kind"), DECIMALS)
 @pytest.mark.parametrize("feed", ["debezium-json", "debezium-avro", "debezium-avro by others"])
 def test_unscaled_bytes_of_more_digits_than_a_decimal_has_are_exact_text(

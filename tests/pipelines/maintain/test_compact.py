@@ -601,6 +601,7 @@ def test_a_table_with_uuids_is_compacted(tmp_path: Path, sort_by: tuple[str, ...
     assert project.rows("shop.products", "name") == rows
 
 
+@pytest.mark.slow
 def test_a_mirror_goes_on_after_a_compaction_and_its_log_too(tmp_path: Path) -> None:
     project, rows = project_with_updates(tmp_path)
     ordinal = project.table("shop.products").current_snapshot().summary[LOG_ORDINAL]

@@ -237,6 +237,7 @@ def test_a_null_that_no_row_had_erases_nobody(tmp_path: Path, where: str) -> Non
     assert passes_checks(project)
 
 
+@pytest.mark.slow
 def test_all_rows_may_go(plain: Project) -> None:
     assert run(plain, "id >= 0").is_complete
     assert plain.rows(NAME) == []
@@ -434,6 +435,7 @@ def test_killed_anywhere_it_ends_when_it_is_run_again(
     assert passes_checks(plain)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("time", [1, 2, 3, 4, 5])
 def test_an_ingest_meanwhile_loses_nothing(plain: Project, monkeypatch: pytest.MonkeyPatch, time: int) -> None:
     plain.land("3.jsonl", [people("u", person(4, "four@example.org")), people("u", person(1, "late-1@example.org"))])
@@ -465,6 +467,7 @@ def test_changes_that_the_mirror_lacks_are_refused(plain: Project) -> None:
     assert 1 in emails(plain)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("name", "where", "error", "message"),
     [
@@ -547,6 +550,7 @@ def test_no_manifest_of_a_published_table_lists_what_was_removed(plain: Project,
     assert sorted(row["id"] for row in made.scan().to_arrow().to_pylist()) == [0, 3, 4, 5]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("read", [NAME, LOG], ids=["mirror", "log"])
 @pytest.mark.parametrize("life", ["alive", "deleted and expired", "one batch"])
 def test_published_rows_go_wherever_the_mirror_had_them(tmp_path: Path, read: str, life: str) -> None:

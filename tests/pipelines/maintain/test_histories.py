@@ -451,6 +451,7 @@ PARTS = 10
 thorough = settings(quick, max_examples=1000 // PARTS, stateful_step_count=25, derandomize=False, print_blob=True)
 
 
+@pytest.mark.slow
 def test_every_snapshot_of_random_histories_shows_its_rows() -> None:
     run_state_machine_as_test(MirrorHistory, settings=quick)
 

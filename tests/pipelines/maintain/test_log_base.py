@@ -236,6 +236,7 @@ def passes_checks(project: Project) -> None:
         assert "not compared" not in result.summary()
 
 
+@pytest.mark.slow
 def test_replay_resync_checks_and_ingest_work_from_base_and_tail(project: Project) -> None:
     expired(project)
     rows = project.rows()

@@ -79,6 +79,7 @@ def files_named(table: Any, *, kept: bool = True) -> set[str]:
     return {path.rpartition("/")[2] for path in found["file_path"].to_pylist()}
 
 
+@pytest.mark.slow
 def test_expired_snapshots_go_with_the_files_that_only_they_reached(project: Project) -> None:
     before, rows = files_of(project), project.rows()
     done = run_expiry(project)
@@ -425,6 +426,7 @@ def die(config: str, point: str) -> None:
     sys.exit(0)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "point", ["after-commit", "after-commit:3", "before-acknowledgement", "before-acknowledgement:2"]
 )

@@ -244,6 +244,7 @@ def test_rule_29_an_upgrade_that_overtakes_a_batch_lets_it_be_written_again(tmp_
     shop.check()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("mode", ["equality", "vectors"])
 @pytest.mark.parametrize("acts", [[], [compact_all]])
 def test_rule_29_another_ingest_that_overtakes_a_batch_ends_it(

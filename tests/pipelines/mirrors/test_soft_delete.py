@@ -132,6 +132,7 @@ def test_an_old_key_that_is_inserted_anew_is_alive(pipeline: Pipeline) -> None:
     assert pipeline.rows == [kept(1, "new"), kept(2), kept(7, "moved")]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("batches", [1, 2])
 @pytest.mark.parametrize(
     "gone",

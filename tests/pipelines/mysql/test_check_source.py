@@ -41,6 +41,7 @@ def lose(shop: Shop, config: Any, *statements: str) -> None:
         shop.ingest(config)
 
 
+@pytest.mark.each(2)
 @BOTH
 @pytest.mark.parametrize("key", KEYS)
 def test_missing_extra_and_changed_rows_are_found(shop: Shop, key: str) -> None:
@@ -49,11 +50,13 @@ def test_missing_extra_and_changed_rows_are_found(shop: Shop, key: str) -> None:
     found_after_losses(shop, config, lose, inserted, num_rows=ROWS, has_key=key != "none")
 
 
+@pytest.mark.slow
 @BOTH
 def test_keys_that_differ_are_loaded_again(shop: Shop) -> None:
     loaded_again(shop, items(shop), lose, f"INSERT INTO items VALUES ({ROWS + 8}, 'new', 1, {ROWS + 8})")
 
 
+@pytest.mark.slow
 @BOTH
 def test_changes_during_the_comparison_are_no_differences(shop: Shop) -> None:
     config = items(shop, checks={"max_rows_per_second": 10_000})

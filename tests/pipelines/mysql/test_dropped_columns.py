@@ -5,6 +5,7 @@ import pytest
 from tests.pipelines.mysql.conftest import BOTH, Shop
 
 
+@pytest.mark.each(2)
 @BOTH
 @pytest.mark.parametrize("together", [False, True], ids=["rounds", "one-round"])
 def test_dropped_columns(shop: Shop, *, together: bool) -> None:

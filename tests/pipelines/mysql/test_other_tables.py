@@ -66,6 +66,7 @@ def in_mirror(shop: Shop, config: object) -> list[str]:
     return sorted(str(tuple(row.get(c) for c in columns)) for row in shop.rows(config, "t"))  # type: ignore[arg-type]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("declared", [[], ["id"]])
 @pytest.mark.parametrize("name", cases(OTHER_KEY))

@@ -151,12 +151,14 @@ def test_every_name_works_in_every_role(name: str, role: str, tmp_path: Path) ->
     ROLES[role](tmp_path, name)
 
 
+@pytest.mark.slow
 @SPARK_TEST[0]
 @pytest.mark.usefixtures("spark")
 def test_a_column_with_a_backquote_is_a_partition(tmp_path: Path) -> None:
     partition(tmp_path, "b`t")
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", WORKING)
 def test_columns_of_every_name_are_read_and_named_in_the_sql_that_is_made(name: str) -> None:
     fields = (NestedField(1, "id0", PrimitiveType("long")), NestedField(2, name, PrimitiveType("string")))

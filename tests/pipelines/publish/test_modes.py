@@ -71,6 +71,7 @@ def snapshots(config: Config) -> list[Any]:
 # -- append ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_are_appended_once_per_state_of_the_mirrors(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="append")
     land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (2, 30.0)})

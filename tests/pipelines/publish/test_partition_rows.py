@@ -34,6 +34,7 @@ def test_times_before_the_gregorian_calendar_lie_in_their_partition(
     assert rows_beyond(result, partition, kind, {value}).count() == 2
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("by", ["day", "value(day)", "month(day)"])
 @pytest.mark.parametrize("day", [dt.date(1, 1, 1), dt.date(999, 3, 1), dt.date(1582, 10, 10)])
 def test_days_that_javas_calendar_lacks_lie_in_their_partition(ansi_spark: SparkSession, by: str, day: dt.date) -> None:

@@ -225,6 +225,7 @@ def test_keys_of_columns_with_capitals_and_of_columns_compared_twice_reach_the_s
     assert {0, 2, 4} <= set(found.scans["shop.orders"].to_table()["Id"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("ansi_spark")
 @pytest.mark.parametrize("entry", [{}, {"mode": "upsert", "key": ["id"]}, {"sort_by": ["amount", "id"]}])

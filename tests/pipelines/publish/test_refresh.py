@@ -57,6 +57,7 @@ def test_nothing_new_makes_nothing_and_adds_no_snapshot(config: Config) -> None:
     assert before.metadata.current_snapshot_id == after.metadata.current_snapshot_id == report.snapshot_id
 
 
+@pytest.mark.slow
 def test_only_partitions_that_changed_rows_reach_are_made_in_one_snapshot(config: Config) -> None:
     apply(config, "shop.orders", orders((5, 2, 2, 5), (3, 1, 4, 30)), deleted=[3])  # a new row; one moves from 3 to 4
     report = publish(config, NAME)
@@ -74,6 +75,7 @@ def test_only_partitions_that_changed_rows_reach_are_made_in_one_snapshot(config
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_a_changed_row_of_a_joined_table_makes_the_partitions_that_it_meets(config: Config) -> None:
     apply(config, "shop.customers", customers((1, "Moss")), deleted=[1])
     report = publish(config, NAME)
@@ -309,6 +311,7 @@ def test_a_day_whose_rows_are_all_deleted_is_published_empty_and_said_to_be(
     assert [day for day, *_ in published(config)] == [dt.date(2026, 1, day) for day in (1, 3, 4)]
 
 
+@pytest.mark.slow
 def test_a_compaction_of_a_mirror_rebuilds_nothing(config: Config) -> None:
     apply(config, "shop.orders", orders((4, 2, 4, 41)), deleted=[4, 90])
     publish(config, NAME)

@@ -85,6 +85,7 @@ def test_every_kind_gives_the_rows_of_plain_spark_and_filters_what_it_may(
     assert read.metrics.data_files_planned == (1 if how in _FILTER_THE_FACT else FILES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["MAX_KEYS", "MAX_KEY_BYTES"])
 def test_too_many_keys_leave_the_ranges_of_statistics(
     ansi_spark: SparkSession, fact: Scan, items: Scan, monkeypatch: pytest.MonkeyPatch, limit: str
@@ -98,6 +99,7 @@ def test_too_many_keys_leave_the_ranges_of_statistics(
     assert "ranges of item that statistics give" in explain_sql(found)
 
 
+@pytest.mark.slow
 def test_keys_of_all_dimensions_filter_the_fact(ansi_spark: SparkSession, fact: Scan, items: Scan) -> None:
     text = """
         select s.sale, i.colour from sales s join items i on i.item = s.item
