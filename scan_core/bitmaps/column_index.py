@@ -422,9 +422,8 @@ class ColumnIndex:
                 entry, (begin, size) = entries[member], ranges[member]
                 part = data[begin - first : begin - first + size]
                 if zlib.crc32(part) != directory.checksums[entry]:
-                    raise MalformedTableError(f"{self.source}: CRC-32 of bitmap {entry} does not match")
-                cardinality = int(directory.cardinalities[entry])
-                yield decode_bitmap(part, cardinality, directory.num_rows, self.source)
+                    raise MalformedTableError(f"{self.source}: CRC-32 of bitmap {entry} at byte {begin} does not match")
+                yield decode_bitmap(part, int(directory.cardinalities[entry]), directory.num_rows, self.source)
 
 
 def open_column_index(blob: BitmapIndexBlob, record_count: int, io: FileIOConfig, metrics: ScanMetrics) -> ColumnIndex:

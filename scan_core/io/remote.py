@@ -88,7 +88,8 @@ def grouped(ranges: Sequence[Range], bridge: int, max_bytes: int | None = None) 
             (start, size), members = groups[-1]
             end = max(start + size, offset + length)
             if offset <= start + size + bridge and (max_bytes is None or end - start <= max_bytes):
-                groups[-1] = (start, end - start), [*members, index]
+                members.append(index)
+                groups[-1] = (start, end - start), members
                 continue
         groups.append(((offset, length), [index]))
     return groups

@@ -127,6 +127,7 @@ def byte_slices(data: NDArray[np.uint8], begins: Any, ends: Any) -> pa.BinaryArr
     """The byte strings from `begins` to `ends` in `data`, copied; they may lie in any order."""
     # every other element of an array over the same bytes; Arrow guesses the size of the copy by the first and last offset
     offsets = np.zeros(2 * len(begins) + 2, np.int32)
-    offsets[1:-1:2], offsets[2::2], offsets[-1] = begins, ends, len(data)
+    offsets[1:-1:2], offsets[2::2] = begins, ends
+    offsets[-1] = offsets.max()
     whole = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return whole.take(index_array(np.arange(1, len(offsets) - 1, 2)))
