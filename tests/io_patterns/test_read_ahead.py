@@ -138,7 +138,7 @@ def test_deletes_are_on_their_way_while_their_data_file_is_opened(
     scan: Scan, recorder: Recorder, where: str, rows: int
 ) -> None:
     one_file = scan.where(where).select("id")
-    recorder.delay = Delay(request_seconds=0.05)
+    recorder.delay = Delay(request_seconds=0.2)  # a busy machine may take long to start the thread that reads ahead
     waited: dict[ScanOptions, int] = {}
     for options in (PLAIN, AHEAD):
         FOOTERS.clear()
