@@ -97,7 +97,7 @@ def check(
         if source:
             from nevermore.checks.source_equality import mirror_equals_source
 
-            # computed when it is told, where its errors are told, too
+            # lazy: the comparison runs while its result is printed, where its errors are caught
             results: Iterable[CheckResult] = map(mirror_equals_source, [settings], [name])
         elif name in settings.published:
             # with DuckDB and a SQL parser: only if needed

@@ -77,7 +77,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Of a matrix with the mark `each(n)`, every n-th case runs in `make test`, and all of them in `make test-all`."""
+    """Mark all but every n-th case of a test with `each(n)` as slow: `make test` leaves them out, `make test-all` runs them."""
     if (mark := item.get_closest_marker("each")) and next(_CASES[item.nodeid.split("[")[0]]) % mark.args[0]:
         item.add_marker("slow")
 

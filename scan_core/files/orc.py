@@ -166,7 +166,7 @@ class OrcFileReader(FileReader):
     def _read_row_groups(
         self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection
     ) -> dict[int, pa.Array]:
-        """The selected rows of those columns of which it saves enough to decode only the row groups from the first to the last."""
+        """The selected rows of the columns for which decoding only the span of row groups with such rows saves enough."""
         found, count = dict[int, pa.Array](), self._num_groups(row_group)
         if not self._reads_pages or not count:
             return found
@@ -644,7 +644,7 @@ def _bound_text(
 _EPOCH_SECONDS = 1_420_070_400
 """2015-01-01, from which ORC counts."""
 _MAX_TEXT_BYTES = 2**31 - 1
-"""Of an array of texts in Arrow."""
+"""Limit of an Arrow array of texts: its offsets have 32 bits."""
 _UTC = frozenset({"", "UTC", "GMT", "Etc/UTC", "Etc/GMT", "Z"})
 
 

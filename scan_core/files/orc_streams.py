@@ -23,7 +23,7 @@ _INDEXES = frozenset({ROW_INDEX, 7, BLOOM_FILTER})
 _MAX_SECTION_BYTES = 64 * 1024**2
 """Of a section or stream that is decompressed here: statistics, lengths, codes."""
 _USUAL_BLOCK_BYTES = 1 << 18
-"""Of files that do not state it."""
+"""Block size of files that do not state one."""
 _MAX_BLOCK_BYTES = 64 * 1024**2
 """Of a block out of compression; writers use 256 kB, and three bytes state its size when compressed."""
 _BOUNDED_CODECS = frozenset({1, 2, 4, 5})
@@ -32,7 +32,7 @@ _MAX_LZ4_GROWTH = 255
 """What a block of LZ4 becomes, at most, of its size."""
 _MAX_VARINT_BYTES = 10
 MAX_FIELDS = 1 << 20
-"""Of a Protobuf message: stripes of a file, types, streams of a stripe, or row groups in it."""
+"""Most fields of a Protobuf message, such as the stripes of a file or the streams and row groups of a stripe."""
 _LONGEST_RUN = 2_048
 """More values than any run has; and the most runs that are held as an array each."""
 _MAX_RUN_BYTES = 8_192
@@ -40,7 +40,7 @@ _MAX_RUN_BYTES = 8_192
 _PIECE_BYTES = 1 << 14
 """A stream without compression is read in pieces of so many bytes."""
 _MAX_POSITION_BYTES = 100
-"""Of a row group in all streams of a column."""
+"""Most bytes of the positions at which a row group begins in the streams of a column."""
 Form: TypeAlias = tuple[int, ...]
 BYTES, INTEGERS, BITS = (), (512,), (130, 8)
 """What locates a value in a run: numbers below these, the last of them counted in single values. Bytes have no runs."""
