@@ -141,6 +141,7 @@ def installed_by(extra: str) -> set[str]:
     return {canonicalize_name(w.name) for w in wanted}.union(*within)
 
 
+@pytest.mark.slow
 def test_what_a_missing_package_says_to_install_has_it() -> None:
     owners = packages_distributions()
     assert len(required_packages()) >= 4

@@ -5,6 +5,7 @@ import os
 import pytest
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("number", range(4))
 def test_a_file_stays_in_one_process(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")

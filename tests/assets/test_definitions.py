@@ -292,6 +292,7 @@ def test_the_compact_job_rewrites_mirrors_that_need_it_and_their_checks_stay_gre
     assert all(one.passed for one in checked.get_asset_check_evaluations())
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("cron", "status"), [("15 3 * * *", "RUNNING"), (None, "STOPPED")])
 def test_the_retention_job_expires_snapshots_and_deletes_orphans(
     cron: str | None, status: str, project: ShopProject

@@ -66,7 +66,7 @@ LOADED: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("kind", LOADED)
 def test_an_input_is_loaded_as_its_annotation_says_with_columns_and_filter_pushed_down(path: str, kind: str) -> None:
     annotation, rows_of = LOADED[kind]
@@ -117,6 +117,7 @@ def test_a_mirror_of_the_merged_definitions_is_an_input_by_its_key(path: str) ->
     assert defs.resolve_implicit_global_asset_job_def().execute_in_process(asset_selection=[number.key]).success
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("mode", "ids"), [("upsert", [0, 1, 2, 3]), ("replace", [1, 2])])
 def test_the_mode_says_what_becomes_of_other_rows(path: str, mode: str, ids: list[int]) -> None:
     open_project(path).upsert("shop.prices", PRICES)
@@ -313,7 +314,7 @@ def test_the_resource_reads_and_writes(path: str) -> None:
     assert dg.materialize([job], resources={"shop": NevermoreResource(config_path=path)}).success
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("kind", ["returns rows", "upserts"])
 @pytest.mark.parametrize("key", ["mirror/shop/prices", "shop/prices", "finance/price_list"])
 def test_an_asset_of_the_user_and_the_mirror_that_it_fills_are_one(path: str, key: str, kind: str) -> None:

@@ -82,6 +82,7 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
     assert {check.partition for check in checks.values()} == {"2026-01-01"}
 
 
+@pytest.mark.slow
 def test_a_day_without_rows_is_a_success(project: ShopProject) -> None:
     result = _run(project, "2026-01-05")
     assert result.success

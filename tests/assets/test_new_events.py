@@ -57,6 +57,7 @@ def test_new_events_start_an_ingest_of_their_source_alone_and_only_once(
     assert set(request.asset_selection or ()) == {change_log_key("shop.orders"), mirror_key("shop.orders")}
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("change", "starts"),
     [(Path.touch, False), (Path.unlink, False), (lambda file: file.write_text(file.read_text() * 2), True)],

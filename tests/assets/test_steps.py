@@ -96,7 +96,7 @@ def test_steps_work_at_the_same_time_in_one_process(instance: dg.DagsterInstance
     assert len({thread for _, thread in seen}) == 3
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     ("at_once", "pools", "most"),
     [(1, (), 1), (2, (), 2), (4, ("a", "a", "a"), 1), (4, ("a", "a", "b"), 2)],
@@ -164,6 +164,7 @@ def test_an_interrupt_cancels_the_run_without_waiting_for_its_steps(instance: dg
     assert result.dagster_run.status is dg.DagsterRunStatus.CANCELED
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("most", [0, -1])
 def test_a_wrong_number_in_the_launchpad_is_told(most: int, instance: dg.DagsterInstance) -> None:
     job = job_of(lambda: None)

@@ -54,6 +54,7 @@ def _streamed() -> None:
             pass
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("use", [_stored, _sorted, _streamed])
 def test_the_folder_is_named_and_the_next_use_works(use: Callable[[], None]) -> None:
     with (
@@ -76,6 +77,7 @@ def _project(folder: Path) -> Path:
     return config
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("words", [[], ["--full"], ["--changed"]])
 def test_other_verdicts_are_told_and_nothing_is_kept(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -142,6 +142,7 @@ def test_each_thing_that_a_manifest_says_is_compared(tmp_path: Path, lie: str, *
     assert [text for text in found.details if word in text and file.local.name in text], found.details
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
 @pytest.mark.parametrize("kind", ["equality", "position"])
 def test_rows_of_delete_files_are_counted(tmp_path: Path, kind: str, file_format: str) -> None:

@@ -39,6 +39,7 @@ def failing(subject: Subject) -> dict[str, CheckResult]:
     return {name: result for name, result in results.items() if not result.passed}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_all_checks_pass_on_a_right_mirror(tmp_path: Path, *, partitioned: bool) -> None:
     tables, _ = shop(tmp_path, partitioned=partitioned)

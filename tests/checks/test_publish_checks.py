@@ -136,6 +136,7 @@ def test_after_a_green_snapshot_only_the_keys_that_changed_are_compared(project:
     }  # fmt: skip
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("row", "is_in_log", "failed"),
     [

@@ -115,7 +115,7 @@ def test_a_right_table_passes_though_sums_of_floats_differ_in_the_last_digit(con
     assert found.compared == {"rows published": 2, "rows by DuckDB": 2}
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize(
     "rows",
     [
@@ -156,7 +156,7 @@ def test_days_made_alone_are_compared_with_what_each_was_made_from(config: Confi
     assert not published_equals_duckdb(config, NAME).passed
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("made_alone", [False, True])
 @pytest.mark.parametrize("day", [1, 7])
 def test_rows_that_another_program_adds_are_found_with_its_snapshot(
@@ -278,6 +278,7 @@ def expected_rows_of(config: Config, sql: str) -> pa.Table:
     return made.set_column(1, "n", made["n"].cast(pa.int64()))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(("severity", "blocks"), [("block", True), ("warn", False), ("off", False)])
 def test_the_config_says_what_rows_that_differ_mean(severity: str, tmp_path: Path, *, blocks: bool) -> None:
     config = make_config(tmp_path, checks={"published_equals_duckdb": severity})

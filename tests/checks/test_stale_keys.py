@@ -64,7 +64,7 @@ BATCHES: dict[str, tuple[list[list[str]], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(12)
 @pytest.mark.parametrize("name", BATCHES)
 def test_the_keys_are_named_whose_newest_change_is_in_quarantine(tmp_path: Path, name: str) -> None:
     project = Project(tmp_path)
@@ -74,7 +74,7 @@ def test_the_keys_are_named_whose_newest_change_is_in_quarantine(tmp_path: Path,
     assert found == expected
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(12)
 @pytest.mark.parametrize(
     "kind",
     ["long", "string", "date", "decimal(9, 2)", "timestamp", "timestamptz", "uuid", "binary", "time", "boolean"],

@@ -39,7 +39,7 @@ def expected(table: FixtureTable, snapshot: str) -> Any:
     return table.facts["rows_by_snapshot"][snapshot]
 
 
-@pytest.mark.each(4)
+@pytest.mark.each(16)
 @every_snapshot
 def test_snapshot_has_the_expected_rows_in_all_columns(shared_dir: Path, name: str, snapshot: str) -> None:
     table, scan = scan_of(name, snapshot)
@@ -48,7 +48,7 @@ def test_snapshot_has_the_expected_rows_in_all_columns(shared_dir: Path, name: s
     assert differences(rows, expected(table, snapshot)) == []
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("name", fixture_tables())
 def test_current_snapshot_has_the_expected_rows(shared_dir: Path, name: str) -> None:
     table = fixture_tables()[name]

@@ -183,7 +183,7 @@ def test_random_queries(engines: tuple[_Session, duckdb.DuckDBPyConnection], que
     asked(engines, query, limit)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("join", JOINS)
 def test_conditions_beside_joins(engines: tuple[_Session, duckdb.DuckDBPyConnection], join: str) -> None:
     for key, extra in zip(KEYS, ["", " and b.x > 0.5", " and a.s like 'a%'", "", " and b.s is null"], strict=True):

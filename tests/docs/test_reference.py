@@ -65,7 +65,7 @@ def configs() -> list[Any]:
     return found
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(9)
 @pytest.mark.parametrize("text", configs())
 def test_the_schema_accepts_the_configs_of_the_docs(text: str) -> None:
     jsonschema.validate(yaml.safe_load(text), reference().json_schema())

@@ -20,7 +20,7 @@ def _readers(table: Table) -> list[Reader]:
     return list(readers_of(table.metadata, table.io))
 
 
-@pytest.mark.each(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("feed", [feed.name for feed in FEEDS])
 def test_the_verdict_on_a_mirror_is_what_the_engine_does(feed: str, metadata: dict[str, str]) -> None:
     told = {reader.engine: reader for reader in _readers(open_table(metadata[feed]))}
@@ -31,6 +31,7 @@ def test_the_verdict_on_a_mirror_is_what_the_engine_does(feed: str, metadata: di
     assert told["scan_core"].verdict == "right"
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("name", [name for name, table in fixture_tables().items() if "readers" in table.facts])
 def test_the_verdict_on_a_table_of_iceberg_java_is_what_its_readers_do(name: str) -> None:
     fixture: FixtureTable = fixture_tables()[name]

@@ -83,7 +83,7 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("scan-")]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("where", [None, "grp < 40000", "id = 17"])
 def test_rows_are_those_without_reading_ahead_and_requests_and_bytes_no_more(

@@ -51,6 +51,7 @@ def test_nothing_else_reaches_memory_by_address() -> None:
     assert importers("ctypes", "cffi", "llvmlite", "numba", "cython", "pybind11") == own
 
 
+@pytest.mark.slow
 def test_shipped_kernels_stay_within_their_arrays() -> None:
     lines = run(0, 1)
     assert {line.split()[0] for line in lines} == set(array_cases.CASES) | set(pointer_cases.CASES)

@@ -66,6 +66,7 @@ def test_each_batch_is_read_while_the_one_before_is_applied(tmp_path: Path, monk
     assert [(t.error, t.events.total()) for t in report.tables] == [(None, 20 * NUM_BATCHES)]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_applied_batch_is_gone_while_the_next_is_read(
     threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,6 +108,7 @@ class DropProject(Project):
 FEEDS = pytest.mark.parametrize("feed", ["debezium-json", "debezium-protobuf", "avro debezium", "avro rows"])
 
 
+@pytest.mark.each(8)
 @FEEDS
 @pytest.mark.parametrize("together", [False, True], ids=["runs", "one-run"])
 def test_a_column_that_the_source_drops_leaves_the_table(feed: str, *, together: bool, tmp_path: Path) -> None:
@@ -131,6 +132,7 @@ def test_a_column_that_the_source_drops_leaves_the_table(feed: str, *, together:
     assert made.rows() == [{"id": 1, "a": "x", "c": None}, {"id": 2, "a": "z", "c": "new"}]
 
 
+@pytest.mark.each(10)
 @FEEDS
 @pytest.mark.parametrize("again", [AGAIN, OLD], ids=["other-type", "same-type"])
 @pytest.mark.parametrize("log_only", [False, True], ids=["run", "log-first"])
@@ -162,6 +164,7 @@ def test_it_is_kept_by_default(tmp_path: Path) -> None:
     assert made.rows() == [{"id": 1, "a": "x", "c": 5}, {"id": 2, "a": "y", "c": None}]
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize(
     ("settings", "option"),
     [

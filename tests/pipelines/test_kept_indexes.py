@@ -261,6 +261,7 @@ def test_a_rebuilt_mirror_has_its_indexes_and_bloom_filters(tmp_path: Path) -> N
     assert len(project.table("shop.orders").metadata.statistics) == 1
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_indexed_rows_stay_equal_over_many_commits_and_no_file_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -87,7 +87,7 @@ def snapshots(project: Project) -> list[Any]:
     return [None if table is None else table.metadata.current_snapshot_id for table in tables]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_rows_is_upserted_and_deleted(project: Project, kind: str) -> None:
     def given_as(rows: list[dict[str, Any]]) -> Any:
@@ -263,7 +263,7 @@ REFUSED |= {
 }
 
 
-@pytest.mark.each(6)
+@pytest.mark.each(12)
 @pytest.mark.parametrize("why", REFUSED)
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
@@ -607,6 +607,7 @@ def start(program: str, project: Project, number: int, count: int, **environment
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_the_same_time_lose_nothing(project: Project) -> None:
     started = [start(PROGRAM, project, number, 4) for number in range(1, 6)]
     for process in started:
@@ -618,7 +619,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(project: Project) ->
     assert Counter(log["op"].to_pylist()) == {"u": 40, "d": 5}
 
 
-@pytest.mark.each(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit", "before-acknowledgement"])
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_batch_whose_writer_is_killed_is_applied_once_when_it_is_sent_again(
@@ -691,7 +692,7 @@ OF_SPARK = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.spark
 @pytest.mark.parametrize("why", OF_SPARK)
 def test_a_dataframe_of_spark_that_does_not_fit_is_refused(spark: "SparkSession", tmp_path: Path, why: str) -> None:

@@ -26,6 +26,7 @@ def state_after(landing: Path, table: str) -> dict[tuple[int, ...], dict[str, ob
     return rows
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("table", KEYS)
 def test_before_images_are_the_rows_as_they_were(tmp_path: Path, table: str) -> None:
     files = list(chain.from_iterable(simulate(tmp_path, seed=5, rows=4_000, batches=3)))
@@ -43,6 +44,7 @@ def test_the_feed_holds_every_kind_of_change_and_nulls(tmp_path: Path) -> None:
     assert any(row["gift"] is None for row in state_after(tmp_path, "order_lines").values())
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
     first, again, other = (
         [f.path.read_bytes() for batch in simulate(tmp_path / name, seed=seed, rows=1_000) for f in batch]

@@ -133,6 +133,7 @@ def read_by_pyiceberg(table: Table) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.each(13)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("spec", SPECS)
 def test_rows_are_upserted_and_deleted_by_key(tmp_path: Path, version: int, spec: str) -> None:
@@ -152,6 +153,7 @@ def test_rows_are_upserted_and_deleted_by_key(tmp_path: Path, version: int, spec
     assert rows_of(table) == [row(0, 1), *expected[1:]]
 
 
+@pytest.mark.each(12)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("fault", ["none", "lost-409", "repeated", "done-504", "done-closed", "lost-closed"])
 def test_tables_of_a_rest_catalog_are_written_once_whatever_the_connection_does(
@@ -190,6 +192,7 @@ def test_tables_of_a_glue_catalog_are_written_also_after_another_writer(
         catalog.drop_namespace("shop")
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("spec", ["unpartitioned", "bucket of the key", "identity of another", "day of another"])
 def test_several_columns_may_be_the_key(tmp_path: Path, version: int, spec: str) -> None:
@@ -216,6 +219,7 @@ def test_rows_of_other_writers_and_under_older_specs_are_replaced(tmp_path: Path
     assert rows_of(table) == [row(1, 7, "d"), row(2, 3), row(4, 6)]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_rows_is_taken(tmp_path: Path, kind: str) -> None:
     table = new_table(tmp_path)
@@ -257,6 +261,7 @@ TYPES: dict[str, tuple[IcebergType, Any, Any]] = {
 }
 
 
+@pytest.mark.each(9)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("kind", TYPES)
 def test_values_of_every_type_come_back_and_the_schema_stays(tmp_path: Path, kind: str, version: int) -> None:
@@ -281,6 +286,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("why", REFUSED)
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path: Path, why: str, version: int) -> None:
@@ -407,6 +413,7 @@ delete(table, [{"id": number * 1000}], key=["id"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "spec"), [(2, "identity of another"), (3, "unpartitioned")])
 def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path, version: int, spec: str) -> None:
     table = new_table(tmp_path, version, spec)

@@ -224,6 +224,7 @@ def test_rules_14_and_16_files_that_lack_a_dropped_key_have_its_default_or_null(
     assert sorted(row[0] for row in rows_of(table)) == expected
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("parent", ["column", "member", "missing struct"])
 def test_rules_14_and_16_a_file_that_lacks_a_dropped_key_that_was_required_is_refused(
     build: Build, parent: str

@@ -86,6 +86,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "options",
     [

@@ -125,6 +125,7 @@ def test_trap_promoted_key_matches_and_never_becomes_null(
     assert rows_of(table) == [(2,), (4294967297,), (None,)]
 
 
+@pytest.mark.each(2)
 @every_format
 @pytest.mark.parametrize("name", ["a b", "a.b", "a`b", "ä", "select"])
 def test_trap_odd_column_names(build: Build, file_format: str, name: str) -> None:

@@ -237,7 +237,7 @@ def make_certificates(authority: Path, server: Path) -> None:
 @contextmanager
 def running_broker(*, is_secure: bool = False, **settings: str) -> Iterator[KafkaBroker]:
     """A broker with settings of its own, names with underscores for dots."""
-    folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+    folder = Path(tempfile.mkdtemp(prefix="kafka-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     named = {name.replace("_", "."): value for name, value in settings.items()}
     broker = KafkaBroker(folder, named, is_secure=is_secure)
     try:

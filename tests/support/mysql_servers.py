@@ -167,7 +167,7 @@ class MysqlServer:
 @contextmanager
 def mysql_server(kind: str, settings: dict[str, str] | None = None) -> Iterator[MysqlServer]:
     """A server that runs within the block; a test without its programs is skipped, in CI it fails."""
-    folder = Path(tempfile.mkdtemp(prefix=f"nevermore-{kind}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"nevermore-{kind}-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     try:
         server = MysqlServer(kind, folder, settings)
         try:

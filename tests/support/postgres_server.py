@@ -123,7 +123,7 @@ class PostgresServer:
 @contextmanager
 def postgres(programs: Path) -> Iterator[PostgresServer]:
     """A server that runs within the block."""
-    folder = Path(tempfile.mkdtemp(prefix="nevermore-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="nevermore-postgres-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     try:
         server = PostgresServer(programs, folder)
         try:

@@ -79,6 +79,7 @@ def test_rule_26_column_that_a_later_change_did_not_send_is_that_of_the_late_one
     assert project.rows() == [product(1, "newest", "text of the late one")]
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("last", "wanted"),
     [
@@ -220,6 +221,7 @@ def test_other_columns_than_before_are_refused(tmp_path: Path) -> None:
     assert "order_by was [source.lsn] and is now [ts_ms]" in (report.tables[0].error or "")
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_rule_26_shuffled_history_ends_as_the_ordered_one(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -268,7 +270,7 @@ def test_rule_28_late_key_change_takes_what_it_did_not_send_from_the_row_of_its_
     assert project.rows() == wanted
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(("seed", "size"), [(0, 30), (1, 30), (2, 9), (3, 9)])
 def test_rule_26_columns_that_were_not_sent_end_as_if_all_had_come_in_order(
     seed: int, size: int, tmp_path: Path

@@ -73,6 +73,7 @@ def rows_of(pipeline: Pipeline) -> list[Row]:
     return sorted(pipeline.rows, key=lambda r: (r["id"], r["part"] or ""))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_rule_26_batch_beyond_memory_is_one_commit_with_the_rows_of_the_source(seed: int, tmp_path: Path) -> None:
     source = Source(seed)

@@ -24,7 +24,7 @@ def test_every_argument_for_a_table_is_completed(command: str) -> None:
         assert argument.autocompletion is not None
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

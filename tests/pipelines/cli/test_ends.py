@@ -65,7 +65,7 @@ def test_the_command_loads_nothing_before_it_handles_signals() -> None:
     assert not {"importlib.metadata", "logging", "pathlib"} & set(loaded)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     ("command", "number", "module"),
     [
@@ -143,7 +143,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.mark.each(9)
+@pytest.mark.each(36)
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone before the first byte", "gone after the first line"])
 @pytest.mark.parametrize(
     "words",

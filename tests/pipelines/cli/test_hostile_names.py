@@ -121,6 +121,7 @@ def refused(named: Named, reason: str) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(("name", "role"), [(".a", "key"), ("..", "full")])
 def test_names_that_look_like_paths_work(
     name: str, role: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -135,7 +136,7 @@ def test_names_that_no_table_can_have_are_refused(
     refused(Named(tmp_path, capfd, name, "payload"), reason)
 
 
-@pytest.mark.each(5)
+@pytest.mark.each(10)
 @pytest.mark.parametrize("name", ["é", "e\u0301", "\U0001f600", "a/b", 'q"q', "n\nl"])
 @pytest.mark.parametrize("spelling", ["plain", "ascii", "large", "slashes"])
 def test_members_of_structs_are_found_however_their_names_are_spelled(spelling: str, name: str, tmp_path: Path) -> None:

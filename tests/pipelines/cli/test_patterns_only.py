@@ -65,7 +65,7 @@ def land(project: Project) -> None:
     project.land("1.jsonl", [event("c", product(i), table=t) for t in ("products", "orders") for i in range(3)])
 
 
-@pytest.mark.each(4)
+@pytest.mark.each(16)
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("command", COMMANDS)

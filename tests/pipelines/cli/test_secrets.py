@@ -96,7 +96,7 @@ def config_with(place: tuple[str, ...], name: str, value: Any) -> dict[str, Any]
     return document
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_fault_of_a_config_shows_what_the_environment_held(tmp_path: Path, shape: str) -> None:
     faults = 0

@@ -56,7 +56,7 @@ def test_a_query_prints_the_live_rows(run: Run, config: Path) -> None:
     assert plan in json.loads(run("sql", text, "--config", config, "--explain", "--json")[1])["explain"] + "\n"
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(12)
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
 @pytest.mark.parametrize("output_format", ["csv", "jsonl", "table", "parquet", "arrow"])
 def test_columns_with_equal_names_are_numbered(
@@ -106,7 +106,7 @@ def test_what_the_plan_says_narrows_the_only_scan_of_a_table(
     assert run("sql", query, "--config", config)[0] == 0
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(6)
 @pytest.mark.parametrize(
     ("query", "limit", "is_few"),
     [
@@ -272,6 +272,7 @@ def every_type() -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.slow
 def test_queries_are_read_from_standard_input_and_typed_at_a_prompt(config: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "nevermore.pipelines.cli.main", "sql", "--config", str(config)]
     pipe = f"echo 'select sum(id) as n from customers' | {shlex.join(words)} --json"
@@ -355,7 +356,7 @@ def test_mistakes_are_told_before_spark_starts(run: Run, config: Path, query: st
     assert message in errors
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(

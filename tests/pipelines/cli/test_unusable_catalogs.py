@@ -188,6 +188,7 @@ STATUSES = {
 }
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_rest_catalog_that_answers_with_an_error(run: Run, tmp_path: Path, places: Places, status: int) -> None:
     places.server.status, places.server.opens = status, False
@@ -224,7 +225,7 @@ REST = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("name", REST)
 def test_a_rest_catalog_that_cannot_be_reached(
     run: Run, tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch, name: str

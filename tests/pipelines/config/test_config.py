@@ -75,6 +75,7 @@ published:
     assert config.published["shop.daily"].partition == "day"
 
 
+@pytest.mark.each(17)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -13,7 +13,7 @@ LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 40))
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

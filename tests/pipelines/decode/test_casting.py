@@ -45,6 +45,7 @@ def test_all_that_fits_is_cast() -> None:
     assert not bad.any()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("shape", [(1, 0), (3, 0), (4, 2), (20, 2), (21, 2), (38, 18), (38, 30), (38, 38)])
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_integers_that_have_the_digits_of_a_decimal_are_cast(kind: str, shape: tuple[int, int]) -> None:
@@ -77,7 +78,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(10)
 @pytest.mark.parametrize("wanted", TYPES, ids=str)
 @pytest.mark.parametrize("held", TYPES, ids=str)
 def test_null_is_a_value_of_every_type(held: pa.DataType, wanted: pa.DataType) -> None:

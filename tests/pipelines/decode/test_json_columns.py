@@ -103,6 +103,7 @@ def test_connect_and_debezium_types_decode(wanted: ValueType, value: Any, result
     assert decoded(wanted, value, None) == [result, None]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("wanted", "value", "result"),
     [

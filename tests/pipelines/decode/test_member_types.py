@@ -61,6 +61,7 @@ def test_member_that_no_event_has_yet_waits_for_its_type() -> None:
     assert row == {"id": 1, "a": {"n": 1, "zip": None}}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("value", "path", "read_as"),
     [
@@ -103,7 +104,7 @@ def test_a_member_that_is_not_declared_is_not_lost(value: Any) -> None:
     assert "column a" in decoded.rejected.table.column("reason").to_pylist()[0]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(10)
 @pytest.mark.parametrize("text", ["boolean", "long", "double", "string", "date", "time", "timestamptz", "uuid", "binary",
                                   "decimal(10,2)"])  # fmt: skip
 @pytest.mark.parametrize("encoding", [e.value for e in Encoding if e is not Encoding.NATURAL])

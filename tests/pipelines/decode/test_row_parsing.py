@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def test_what_is_no_number_is_none() -> None:
     assert doubles(texts)[1].all()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["text", "int", "list"]), VALUES) | st.just([]), max_size=5))
 def test_columns_that_no_event_has_are_what_decoding_them_gives(rows: list[Any]) -> None:

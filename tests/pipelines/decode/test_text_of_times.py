@@ -33,7 +33,7 @@ FORMS = [
 WHOLE = datetime(2024, 5, 10, 23, 0, 0, 276_489, UTC)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("text", FORMS)
 @pytest.mark.parametrize("zone", ["UTC", None])
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "among others"])

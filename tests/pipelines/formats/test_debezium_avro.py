@@ -187,6 +187,7 @@ def test_changes_are_ordered_by_a_column_that_another_schema_widens(schemas: Pat
     ]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("garbage", [b'{"x": 1}', b"\0\0", b"\xff\xfe", b"no base64!"])
 @pytest.mark.parametrize("shape", ["bytes", "base64", "objects"])
 @pytest.mark.parametrize("place", [0, 2])

@@ -28,6 +28,7 @@ def test_an_event_at_the_limit_is_taken_and_one_beyond_it_is_refused(name: str) 
     assert read(name, event(name, "null"), beyond, within) == (2, [REASON])
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("columns", [3, 2_000])
 def test_the_limit_does_not_depend_on_the_columns_of_other_events(columns: int) -> None:
     """Rows with very many members are scanned by another kernel."""

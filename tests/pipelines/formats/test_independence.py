@@ -41,6 +41,7 @@ def each_alone(name: str, events: list[Any], **feed: Any) -> list[Any]:
     return [found for event in events for found in changes(read(name, event, **feed), "op", "key", "before", "after")]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "behind", [b"", b"tru", b'"x', b"[" * 3000 + b"]" * 3000 + b"}"], ids=["cut", "word", "text", "deep"]
 )
@@ -138,7 +139,7 @@ ENVELOPES = {
 }  # fmt: skip
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(12)
 @pytest.mark.parametrize("kind", [*DELETES, *ENVELOPES])
 def test_names_of_members_may_be_written_with_escapes(kind: str) -> None:
     """Every name of the event in turn, by its first, by its last and by all of its characters."""

@@ -212,7 +212,7 @@ def plain(value: Any) -> Any:
     return datetime(value.year, value.month, value.day) if isinstance(value, date) else value  # noqa: DTZ001
 
 
-@pytest.mark.each(4)
+@pytest.mark.each(36)
 @pytest.mark.parametrize(("feed", "form"), CASES, ids=[f"{feed}: {form}" for feed, form in CASES])
 def test_each_rule_holds_for_every_type_of_every_feed(feed: str, form: str, tmp_path: Path) -> None:
     clamped = read(feed, form, "clamp", tmp_path)

@@ -39,7 +39,7 @@ ENVELOPES = [
 ]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("order", [*permutations(range(len(ENVELOPES)), 3)])
 def test_envelope_with_further_members_is_read_whatever_its_neighbours_are(order: tuple[int, ...]) -> None:
     done = read(*(ENVELOPES[at] for at in order))

@@ -89,7 +89,7 @@ def expected(steps: list[tuple[int, int]]) -> list[Event]:
     return [{"id": i, "n": n, "d": d} for i, (d, n) in sorted(rows.items())]
 
 
-@pytest.mark.each(16)
+@pytest.mark.each(64)
 @pytest.mark.parametrize("at_once", [True, False], ids=["one batch", "two runs"])
 @pytest.mark.parametrize("layout", ["envelope", "flat", "identity full", "one place per transaction", "file and pos"])
 @pytest.mark.parametrize("steps", STEPS)
@@ -162,7 +162,7 @@ CUTS = {
 }
 
 
-@pytest.mark.each(53)
+@pytest.mark.each(212)
 @pytest.mark.parametrize("tombstones", [True, False], ids=["with tombstones", "without"])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("kind", ["json", "avro"])
@@ -209,7 +209,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("delete_first", [True, False], ids=["delete first", "insert first"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_move_that_is_cut_by_the_end_of_a_run_is_held_until_the_row_is_sent_again(

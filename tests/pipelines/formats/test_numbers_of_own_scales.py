@@ -35,7 +35,7 @@ NAME = "io.debezium.data.VariableScaleDecimal"
 LONG = f"-{'9' * 40}.{'8' * 20}"
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("number", ["1.50", LONG, "9" * 80])
 @pytest.mark.parametrize("kind", ["numeric", "numeric(80,20)", "numeric(80)", "numeric(30,-20)", "decimal(65,30)"])
 @pytest.mark.parametrize("feed", ["wal2json", "wal2json as text", "canal-json"])

@@ -109,7 +109,7 @@ TOLD_OTHERWISE = {"debezium payload", "wal2json change", "wal2json transaction",
 """What lacks a part that its format needs is refused for that."""
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("name", CASES)
 def test_a_name_given_twice_rejects_the_event_and_no_other(name: str) -> None:
     format_name, event, once, twice = CASES[name]

@@ -116,7 +116,7 @@ def unchanged(raw: RawEvents, format_name: str, placeholder: str = DEFAULT, **op
     return [*read.tables["t"].table.column("unchanged").to_pylist(), *([[]] * read.rejected.num_rows)]
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(9)
 @pytest.mark.parametrize("placeholder", [*UUID_OF], ids=["default", "custom"])
 @pytest.mark.parametrize("kind", JSON_TYPES)
 def test_placeholder_is_found_in_json(kind: str, placeholder: str) -> None:

@@ -303,7 +303,7 @@ def check(name: str, count: int, columns: int, folder: Path, *, nested: bool) ->
             assert of(before) == wanted_before
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_of_more_columns_than_are_expected_at_first_are_read(name: str, tmp_path: Path, *, nested: bool) -> None:

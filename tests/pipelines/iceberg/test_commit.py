@@ -275,7 +275,7 @@ def upgraded(table: Any) -> None:
     upgrade(table, 3)
 
 
-@pytest.mark.each(5)
+@pytest.mark.each(10)
 @pytest.mark.parametrize(
     ("between", "outlasts"),
     [

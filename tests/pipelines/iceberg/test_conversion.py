@@ -53,7 +53,7 @@ OTHERS = sorted(
 )
 
 
-@pytest.mark.each(19)
+@pytest.mark.each(38)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", OTHERS)
 def test_tables_of_other_writers_keep_their_rows(
@@ -137,7 +137,7 @@ V2_MEANWHILE: dict[str, tuple[Callable[[Any], Any], set[int]]] = {
 CASES = [(name, version) for name in MEANWHILE for version in (2, 3)] + [(name, 2) for name in V2_MEANWHILE]
 
 
-@pytest.mark.each(14)
+@pytest.mark.each(42)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(("name", "version"), CASES)
 def test_what_others_do_meanwhile_stays(
@@ -231,7 +231,7 @@ def convert_and_crash(config: str, point: str) -> None:
     convert(table)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
 def test_killed_anywhere_no_row_changes_and_the_next_one_finishes(tmp_path: Path, point: str, version: int) -> None:
@@ -259,7 +259,7 @@ def test_killed_anywhere_no_row_changes_and_the_next_one_finishes(tmp_path: Path
     assert project.rows() == [row for row in rows if row["id"] != 5]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
 def test_an_interrupted_conversion_removes_no_file_of_the_table(

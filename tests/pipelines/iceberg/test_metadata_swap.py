@@ -183,7 +183,7 @@ def test_a_commit_goes_on_over_changes_of_properties_and_tags(table: Any, tmp_pa
     assert now.metadata.last_updated_ms == times[-1] > other.metadata.last_updated_ms
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("change", ["schema", "spec", "snapshot", "branch", "version", "replaced", "dropped"])
 def test_a_commit_never_goes_on_over_what_it_builds_upon(table: Any, tmp_path: Path, change: str) -> None:
     late = RowDelta(table)

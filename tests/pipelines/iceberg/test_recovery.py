@@ -121,6 +121,7 @@ def test_a_mirror_that_was_dropped_is_made_anew_from_its_log(project: Project) -
     assert project.rows() == [1, 3]
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("commits", [1, 2, 5])
 def test_a_catalog_restored_from_an_older_copy_stops_ingest(project: Project, commits: int) -> None:
     copy = project.catalog_file.read_bytes()
@@ -189,7 +190,7 @@ READERS = (
 )
 
 
-@pytest.mark.each(7)
+@pytest.mark.each(28)
 @pytest.mark.parametrize("command", [*COMMANDS, *READERS], ids=lambda command: command[0])
 def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
     command: list[str], project: Project, capsys: pytest.CaptureFixture[str]
@@ -204,7 +205,7 @@ def test_no_command_takes_a_lost_catalog_for_a_project_without_tables(
     assert not project.catalog_file.exists()
 
 
-@pytest.mark.each(7)
+@pytest.mark.each(28)
 @pytest.mark.parametrize("command", [*COMMANDS, *READERS, ["report", "shop.p"]], ids=lambda command: command[0])
 def test_no_command_reads_or_changes_the_tables_of_the_project_that_was_copied(
     command: list[str], project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -308,6 +309,7 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
     assert copy.rows() == project.rows()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("version", [2, 3])
 def test_position_deletes_move_with_a_copy(project: Project, tmp_path: Path, version: int) -> None:
     catalog = open_catalog(load(project.config_path))
@@ -333,6 +335,7 @@ def test_position_deletes_move_with_a_copy(project: Project, tmp_path: Path, ver
     assert set(copy.recover().values()) == {"unchanged"}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", ["avro", "orc"])
 def test_of_a_copy_all_tables_move_or_none(project: Project, tmp_path: Path, kind: str) -> None:
     import fastavro
@@ -358,7 +361,7 @@ def test_of_a_copy_all_tables_move_or_none(project: Project, tmp_path: Path, kin
     assert sorted(copy.folder.rglob("*")) == before
 
 
-@pytest.mark.each(5)
+@pytest.mark.each(15)
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
 @pytest.mark.parametrize(
     "words", [["ingest"], ["scan", "shop.p", "--count"], ["status"], ["check"], ["resync", "shop.p"]]

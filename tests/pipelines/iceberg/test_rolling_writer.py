@@ -106,6 +106,7 @@ def test_partitions_have_files_of_their_own_and_few_are_open_at_a_time(tmp_path:
     assert {file.spec_id for file in files} == {3}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("shares", [(0.99, 0.01), (0.01, 0.99), (0.01, 0.3, 0.02, 0.9), (0.5, 0.5)])
 def test_bloom_filters_are_as_large_as_the_rows_of_a_partition_need_however_they_come(
     shares: tuple[float, ...], tmp_path: Path

@@ -155,7 +155,7 @@ def test_no_rows_keep_the_shape() -> None:
 HOURS = [0, 1, 3_599_999_999, 3_600_000_000, -1, -3_600_000_000, -3_600_000_001, None, 86_400_000_000 * 366]
 
 
-@pytest.mark.each(6)
+@pytest.mark.each(24)
 @pytest.mark.parametrize("transform", ["hour", "day", "month", "year", "identity", "bucket[4]", "void"])
 @pytest.mark.parametrize("values", [*itertools.product(HOURS, repeat=2)])
 def test_rows_are_in_the_partition_that_each_has_alone(transform: str, values: tuple[int | None, ...]) -> None:

@@ -121,7 +121,7 @@ class Shop:
         assert len(self.table("quarantine.shop_products", "source_offset")) == self.num_broken
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(

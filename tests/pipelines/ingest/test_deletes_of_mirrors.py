@@ -72,11 +72,9 @@ def deletes_of(table: Table) -> tuple[int, int, int]:
     return len(equality), len(positions), sum(task.deletion_vector is not None for task in tasks)
 
 
-QUICK = ("converted", "vectors")
-
-
+@pytest.mark.each(5)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mode", [pytest.param(m, marks=() if m in QUICK else pytest.mark.slow) for m in MODES])
+@pytest.mark.parametrize("mode", MODES)
 def test_every_mode_has_the_same_rows_and_only_its_kind_of_deletes(mode: str, shape: str, tmp_path: Path) -> None:
     key = {} if shape == "full" else {"key": ["id"]}
     project = Project(tmp_path, {"shop.products": {**key, **MODES[mode], **SHAPES[shape]}})
@@ -187,7 +185,7 @@ def lineage(project: Project, key: str) -> dict[Any, tuple[int, int, str]]:
     return dict(zip(rows.column(0).to_pylist(), zip(ids, changes, names, strict=True), strict=True))
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("engine", ["local"], indirect=True)  # tasks of Spark look up no rows
 @pytest.mark.parametrize("kind", IDS)
 def test_vectors_keep_the_ids_of_rows_that_are_updated(kind: str, tmp_path: Path) -> None:

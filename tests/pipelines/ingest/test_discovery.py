@@ -169,6 +169,7 @@ def test_the_warehouse_of_a_rest_catalog_is_said_to_be_untried_until_there_is_a_
         assert warehouse()["status"] == "warning"
 
 
+@pytest.mark.slow
 def test_rights_that_a_catalog_lends_with_a_table_are_enough_for_every_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

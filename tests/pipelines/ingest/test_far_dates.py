@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_come_and_go(tmp_path: Path, way: str) -> None:
     types = {"d": "date", "t": "timestamptz", "s.d": "date"}

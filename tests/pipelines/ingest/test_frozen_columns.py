@@ -15,7 +15,7 @@ def project(folder: Path, mode: str, **settings: Any) -> Project:
     return made
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize(
     ("row", "seen"),
     [

@@ -286,7 +286,7 @@ def crash_at(project: Project, point: str, time: int, monkeypatch: pytest.Monkey
             project.run()
 
 
-@pytest.mark.each(3)
+@pytest.mark.each(12)
 @pytest.mark.parametrize(
     ("point", "time"),
     [

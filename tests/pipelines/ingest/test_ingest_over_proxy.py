@@ -25,7 +25,7 @@ def project(tmp_path: Path, server: FaultyCatalog) -> Project:
     return made
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("fault", ["repeated", "done-504", "lost-504", "done-closed"])
 def test_changes_are_applied_once(fault: Fault, project: Project, server: FaultyCatalog) -> None:
     for number in range(3):

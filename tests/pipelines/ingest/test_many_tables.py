@@ -65,6 +65,7 @@ def test_two_hundred_tables_of_one_feed_stay_within_memory(tmp_path: Path) -> No
     assert report["grown"] < 400 * MEGABYTE, figures
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_tables_committed_side_by_side_fail_alone(threads: int, tmp_path: Path) -> None:
     project = Project(tmp_path)

@@ -162,6 +162,7 @@ def test_without_the_option_misfits_are_quarantined(tmp_path: Path) -> None:
     assert feed.rows() == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one batch", "batch by batch"])
 def test_numbers_that_are_no_long_go_to_columns_of_their_types(tmp_path: Path, *, at_once: bool) -> None:
     values = [1.5, True, 2**70, 2.0, "7"]

@@ -122,7 +122,7 @@ STREAMS = [
 ]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize(("name", "format_name"), STREAMS)
 def test_stream_reaches_expected_rows(
     name: str, format_name: str, tmp_path: Path, shared_dir: Path, expected: dict[str, Any]
@@ -148,6 +148,7 @@ def test_stream_in_commits_of_one_change_reaches_the_same_rows(
     project.assert_rows()
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     "name", ["debezium_partial_before", "dms_json_schema_evolution", "canal_mysql_schema_evolution"]
 )

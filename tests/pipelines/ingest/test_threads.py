@@ -232,7 +232,8 @@ def _rows(catalog: Any, name: str, folder: Path) -> list[dict[str, Any]]:
     return sorted(plain, key=lambda row: (row[order] if order else 0, repr(sorted(row.items(), key=str))))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.each(14)
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("feed", FEEDS)
 def test_threads_change_nothing(feed: str, seed: int, tmp_path: Path) -> None:
     alone = ingested(tmp_path / "1", *FEEDS[feed], threads=1, seed=seed)

@@ -324,6 +324,7 @@ def test_a_topic_that_was_created_again_is_an_error_with_a_way_out(
     assert the(project.run()).events == {"d": 1}
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("step", ["add", "end_reload"])
 def test_topics_that_are_read_again_leave_the_rows_until_all_is_read(
     step: str, broker: KafkaBroker, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch

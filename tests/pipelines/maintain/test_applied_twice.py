@@ -121,6 +121,7 @@ def again(folder: Path, layout: str, *commands: str) -> None:
     green(project)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("layout", ["trusted", "full"])
 def test_a_replay_leaves_the_rows_as_they_are(layout: str, tmp_path: Path) -> None:
     again(tmp_path, layout, "replay", "replay a range", "quarantine replay")
@@ -170,7 +171,7 @@ def test_what_a_full_load_holds_may_come_once_more_as_trusted_inserts(tmp_path: 
     green(project)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("skip_log", [False, True])
 @pytest.mark.parametrize("layout", ["trusted", "full", "soft and trusted", "checked"])
 def test_adopted_rows_may_come_once_more(layout: str, *, skip_log: bool, tmp_path: Path) -> None:

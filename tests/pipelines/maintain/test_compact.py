@@ -371,6 +371,7 @@ def test_rows_that_are_all_equal_are_sorted_in_bounded_parts(catalog: Any, order
     assert pa.concat_tables(parts)["id"].to_pylist() == list(range(30_000))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(("kind", "limit"), [("long", 2**30), ("long", 2**22), ("string", 2**22)])
 def test_on_a_curve_filters_on_any_of_the_columns_skip_files_and_pages(catalog: Any, kind: str, limit: int) -> None:
     new_table(catalog, {"id": "long", "a": "long", "b": kind})
@@ -500,7 +501,7 @@ JAVA = [
 ]
 
 
-@pytest.mark.each(11)
+@pytest.mark.each(33)
 @pytest.mark.parametrize("name", JAVA)
 def test_tables_of_other_writers_have_the_same_rows_afterwards(tmp_path: Path, name: str) -> None:
     fixture: FixtureTable = fixture_tables()[name]
@@ -548,6 +549,7 @@ def project_with_updates(folder: Path, **table: Any) -> tuple[Project, list[dict
     return project, project.rows()
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("point", [p for p in get_args(storage.CrashPoint) if p != "before-acknowledgement"])
 def test_a_killed_compaction_changes_no_row_and_the_next_one_finishes(tmp_path: Path, point: str) -> None:
     project, rows = project_with_updates(tmp_path)
@@ -566,7 +568,7 @@ def test_a_killed_compaction_changes_no_row_and_the_next_one_finishes(tmp_path: 
     )
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("point", [p for p in get_args(storage.CrashPoint) if p != "before-acknowledgement"])
 def test_an_interrupted_compaction_removes_no_file_of_the_table(
@@ -587,6 +589,7 @@ def test_an_interrupted_compaction_removes_no_file_of_the_table(
     assert project.rows() == rows
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("sort_by", [(), ("id",), ("name", "id")])
 def test_a_table_with_uuids_is_compacted(tmp_path: Path, sort_by: tuple[str, ...]) -> None:
     project = Project(tmp_path, {"shop.products": {"key": ["id"], "types": {"id": "uuid"}}})
@@ -648,6 +651,7 @@ def test_ingests_and_compactions_side_by_side(tmp_path: Path) -> None:
     assert project.table("shop.products").metadata.snapshots
 
 
+@pytest.mark.slow
 def test_it_is_automatic_where_the_config_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, rows = project_with_updates(tmp_path, index={"bitmap": ["id"], "every_rows": 1})
     config = load(tmp_path / "nevermore.yaml")
@@ -745,6 +749,7 @@ def _sized(size: int, number: int) -> FileDebt:
     return FileDebt(FileScanTask(file, 0, size), 0, 0.0)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("shape", year.UPDATED)
 def test_what_is_rewritten_unasked_bounds_scans_and_bytes(shape: str) -> None:
     """A day of simulated commits, one a minute; `benchmarks/year.py` follows a whole year."""

@@ -76,6 +76,7 @@ def test_debt_is_counted_and_maintenance_does_what_it_says(project: Project) -> 
     assert (after.lost_seconds, after.share, after.compact_files, after.is_too_much) == (0, 0, 0, False)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("transform", "shown"),
     [("day", "2026-03-05"), ("month", "2026-03"), ("year", "2026"), ("hour", "2026-03-05 07:00")],

@@ -133,7 +133,7 @@ def test_no_file_has_the_rows_any_more(project: Project) -> None:
     assert passes_checks(project)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 def test_ingest_goes_on_and_the_key_may_come_again(project: Project) -> None:
     run(project, "id = 1")
     assert project.run().found_nothing_new
@@ -144,6 +144,7 @@ def test_ingest_goes_on_and_the_key_may_come_again(project: Project) -> None:
     assert passes_checks(project)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("key", [2, 3])
 def test_rows_that_are_dead_already_are_found(plain: Project, key: int) -> None:
     done = run(plain, f"email = 'person-{key}@example.org'")
@@ -153,7 +154,7 @@ def test_rows_that_are_dead_already_are_found(plain: Project, key: int) -> None:
     assert passes_checks(plain)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "where", ["address.street = 'Road 4'", "email like 'person-4@%'", "id in (4)", "id > 3 and id < 5"]
 )
@@ -197,7 +198,7 @@ ABSENT = [
 ]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("where", ABSENT)
 def test_a_null_that_no_row_had_erases_nobody(tmp_path: Path, where: str) -> None:
     """Deletes have no new row, inserts no old one, old rows often just a key, and unchanged long texts are not sent."""
@@ -248,6 +249,7 @@ def test_all_rows_may_go(plain: Project) -> None:
     assert passes_checks(plain)
 
 
+@pytest.mark.slow
 def test_a_row_whose_key_changed_goes_under_all_its_keys(tmp_path: Path) -> None:
     project = Project(tmp_path, {NAME: {"key": ["id"]}})
     project.land("0.jsonl", [people("c", person(key)) for key in range(3)])
@@ -263,6 +265,7 @@ def test_a_row_whose_key_changed_goes_under_all_its_keys(tmp_path: Path) -> None
     assert passes_checks(project)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("kind", ["text", "uuid", "two columns"])
 def test_keys_of_other_types_are_found_in_quarantined_events_too(tmp_path: Path, kind: str) -> None:
     key = {
@@ -288,7 +291,7 @@ def test_keys_of_other_types_are_found_in_quarantined_events_too(tmp_path: Path,
     assert passes_checks(project)
 
 
-@pytest.mark.each(6)
+@pytest.mark.each(24)
 @pytest.mark.parametrize("escapes", ["none", "ASCII", "capitals", "slashes"])
 @pytest.mark.parametrize("key", ["Jürgen-4711", 'a "quoted" name', "two\tcolumns", "north/south", "日本 4711"])
 def test_quarantined_events_are_found_however_json_writes_the_key(tmp_path: Path, key: str, escapes: str) -> None:
@@ -300,7 +303,7 @@ def test_quarantined_events_are_found_however_json_writes_the_key(tmp_path: Path
     assert key_is_erased(tmp_path, key, {}, f"id = '{key}'", written) == []
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize(
     ("kind", "key", "where", "written"),
     [
@@ -348,6 +351,7 @@ def test_a_table_without_key_loses_the_equal_rows(tmp_path: Path) -> None:
     assert not files_with(project, "Anna")
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("suffix", ["parquet", "avro", "metadata.json.gz"])
 def test_a_file_that_cannot_be_read_may_still_have_the_texts(plain: Project, suffix: str) -> None:
     folder = plain.folder / "warehouse" / "shop" / "people"
@@ -379,6 +383,7 @@ def test_a_condition_that_nothing_matches_changes_nothing(plain: Project) -> Non
     assert (done.keys, done.is_complete, plain.snapshots()) == (0, True, before)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_a_tag_or_branch_holds_rows_until_it_goes(plain: Project, kind: str) -> None:
     table = plain.table(NAME)
@@ -400,7 +405,7 @@ def test_a_tag_or_branch_holds_rows_until_it_goes(plain: Project, kind: str) -> 
 POINTS = [(point, time) for point in ("after-files", "after-manifests", "after-commit") for time in range(1, 9)]
 
 
-@pytest.mark.each(8)
+@pytest.mark.each(24)
 @pytest.mark.parametrize(("point", "time"), POINTS)
 def test_killed_anywhere_it_ends_when_it_is_run_again(
     plain: Project, monkeypatch: pytest.MonkeyPatch, point: str, time: int
@@ -435,7 +440,7 @@ def test_killed_anywhere_it_ends_when_it_is_run_again(
     assert passes_checks(plain)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("time", [1, 2, 3, 4, 5])
 def test_an_ingest_meanwhile_loses_nothing(plain: Project, monkeypatch: pytest.MonkeyPatch, time: int) -> None:
     plain.land("3.jsonl", [people("u", person(4, "four@example.org")), people("u", person(1, "late-1@example.org"))])
@@ -536,6 +541,7 @@ def mails(project: Project, name: str = "shop.mails", read: str = NAME) -> Calla
     return publish
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_no_manifest_of_a_published_table_lists_what_was_removed(plain: Project, times: int) -> None:
     publish = mails(plain)
@@ -550,7 +556,7 @@ def test_no_manifest_of_a_published_table_lists_what_was_removed(plain: Project,
     assert sorted(row["id"] for row in made.scan().to_arrow().to_pylist()) == [0, 3, 4, 5]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("read", [NAME, LOG], ids=["mirror", "log"])
 @pytest.mark.parametrize("life", ["alive", "deleted and expired", "one batch"])
 def test_published_rows_go_wherever_the_mirror_had_them(tmp_path: Path, read: str, life: str) -> None:
@@ -572,6 +578,7 @@ def test_published_rows_go_wherever_the_mirror_had_them(tmp_path: Path, read: st
     assert run(project, "id = 8", publish=publish).is_complete
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_an_erasure_of_others_does_not_count(plain: Project, *, has_rows: bool) -> None:
     """A published table that keeps its rows was erased for somebody else before: that says nothing of this person."""

@@ -128,7 +128,7 @@ def _live(catalog: Any) -> list[str]:
     return found
 
 
-@pytest.mark.each(18)
+@pytest.mark.each(54)
 @pytest.mark.parametrize(("version", "kind", "values"), CASES)
 def test_maintenance_keeps_the_values_of_every_type(tmp_path: Path, version: int, kind: Any, values: list[Any]) -> None:
     catalog = _new_table(tmp_path, version, kind)
@@ -149,7 +149,7 @@ def test_maintenance_keeps_the_values_of_every_type(tmp_path: Path, version: int
     assert _live(catalog) == expected
 
 
-@pytest.mark.each(11)
+@pytest.mark.each(44)
 @pytest.mark.parametrize(("version", "kind", "values"), KEYS)
 def test_maintenance_applies_deletes_by_keys_of_every_type(
     tmp_path: Path, version: int, kind: Any, values: list[Any]

@@ -111,7 +111,7 @@ CASES = (
 )
 
 
-@pytest.mark.each(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "shape"), CASES, ids=[f"{c}-{s}" for c, s in CASES])
 def test_a_command_that_fails_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, shape: str

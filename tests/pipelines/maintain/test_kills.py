@@ -212,6 +212,7 @@ def undisturbed(shop: Shop, command: str) -> int:
     return shop.num_changes
 
 
+@pytest.mark.each(2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", ["compact", "erase"])
 def test_killed_at_a_random_moment_a_command_finishes_when_it_is_run_again(

@@ -247,7 +247,7 @@ def delete_by(catalog: Any, schema: Any, name: str, value: int | None) -> None:
     delta.commit(write_deletes(keys, target, delta.default_spec, [schema.find(name).field_id]), {})
 
 
-@pytest.mark.each(5)
+@pytest.mark.each(15)
 @pytest.mark.parametrize("act", [convert, lambda table: compact(table, EVERYTHING)], ids=["convert", "compact"])
 @pytest.mark.parametrize("value", [2, None])
 @pytest.mark.parametrize("proof", ["snapshot", "later column"])

@@ -67,6 +67,7 @@ def by_id(rows: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows.to_pylist(), key=lambda row: row["id"])
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("keep_deletes", [False, True])
 def test_the_last_change_of_each_key_leads_to_the_same_rows_however_often_it_is_taken(
     keep_deletes: bool,  # noqa: FBT001 - a parameter
@@ -360,6 +361,7 @@ def in_any_order(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(str, rows))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("point", ["after-files", "after-commit"])
 def test_a_mirror_that_is_built_from_a_base_with_flagged_rows_is_begun_again_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
@@ -543,6 +545,7 @@ def test_deletes_of_adopted_rows_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     passes_checks(project)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("trims", [False, True])
 def test_after_an_erasure_the_log_still_rebuilds_the_mirror(
     project: Project,

@@ -96,6 +96,7 @@ def arranged(catalog: Any, **options: Any) -> ManifestReport:
     return report
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("version", [2, 3])
 def test_files_are_sorted_by_partition_and_nothing_else_changes(catalog: Any, made: Any, version: int) -> None:
     if version > 2:
@@ -193,6 +194,7 @@ def _conflict(*_: Any) -> None:
     raise CommitConflictError("somebody else", may_retry=False)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
 def test_killed_anywhere_it_changes_no_row_and_the_next_one_finishes(catalog: Any, made: Any, point: str) -> None:
     before, files = rows_of(made), files_of(made)

@@ -215,6 +215,7 @@ def test_rows_that_failed_a_check_stay_on_their_branch(tmp_path: Path) -> None:
     assert open_table(project.table).scan().at_ref(staged[0].branch).count() == 2
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("point", ["after-files", "after-manifests", "after-commit"])
 def test_what_a_killed_ingest_leaves_is_found(point: storage.CrashPoint, tmp_path: Path) -> None:
     shop = Shop(tmp_path, 3)

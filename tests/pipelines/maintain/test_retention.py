@@ -244,6 +244,7 @@ def test_an_ingest_after_expiry_goes_on_where_it_was(project: Project) -> None:
     assert [row["name"] for row in project.rows()] == ["v6"] * 3
 
 
+@pytest.mark.slow
 def test_changes_that_the_mirror_lacks_keep_the_snapshots_of_the_log(project: Project) -> None:
     for number in (6, 7, 8):
         project.land(f"{number:02}.jsonl", [event("u", product(1, f"v{number}"))])
@@ -426,7 +427,7 @@ def die(config: str, point: str) -> None:
     sys.exit(0)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "point", ["after-commit", "after-commit:3", "before-acknowledgement", "before-acknowledgement:2"]
 )

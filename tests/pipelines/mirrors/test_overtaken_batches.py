@@ -261,6 +261,7 @@ def test_rule_29_another_ingest_that_overtakes_a_batch_ends_it(
     shop.check()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("mode", ["equality", "vectors"])
 def test_rule_29_a_batch_outlasts_many_rewrites(tmp_path: Path, mode: str) -> None:
     shop = Shop(tmp_path, mode, "by value, then by key")

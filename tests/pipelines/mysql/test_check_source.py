@@ -41,7 +41,7 @@ def lose(shop: Shop, config: Any, *statements: str) -> None:
         shop.ingest(config)
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @BOTH
 @pytest.mark.parametrize("key", KEYS)
 def test_missing_extra_and_changed_rows_are_found(shop: Shop, key: str) -> None:

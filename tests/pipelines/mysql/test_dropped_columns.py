@@ -5,7 +5,7 @@ import pytest
 from tests.pipelines.mysql.conftest import BOTH, Shop
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @BOTH
 @pytest.mark.parametrize("together", [False, True], ids=["rounds", "one-round"])
 def test_dropped_columns(shop: Shop, *, together: bool) -> None:

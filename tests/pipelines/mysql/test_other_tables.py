@@ -66,7 +66,7 @@ def in_mirror(shop: Shop, config: object) -> list[str]:
     return sorted(str(tuple(row.get(c) for c in columns)) for row in shop.rows(config, "t"))  # type: ignore[arg-type]
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(8)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("declared", [[], ["id"]])
 @pytest.mark.parametrize("name", cases(OTHER_KEY))
@@ -90,6 +90,7 @@ def test_rows_that_another_key_identifies_are_not_mixed_up(
     assert table.quarantined == 0
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("name", cases(OTHER_TYPE))
 def test_rows_of_another_type_stop_the_table_and_are_not_left_out(shop: Shop, name: str, rounds: int) -> None:
@@ -117,6 +118,7 @@ def test_rows_of_another_type_stop_the_table_and_are_not_left_out(shop: Shop, na
     assert in_mirror(shop, config) == in_source(shop)
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("name", cases(SAME))
 def test_a_table_of_the_same_key_and_wider_types_goes_on(shop: Shop, name: str, rounds: int) -> None:
@@ -132,6 +134,7 @@ def test_a_table_of_the_same_key_and_wider_types_goes_on(shop: Shop, name: str, 
     assert in_mirror(shop, config) == in_source(shop)
 
 
+@pytest.mark.each(4)
 @BOTH
 @pytest.mark.parametrize("identity", [{"key": ["v"]}, {"identity": "full"}])
 def test_a_unique_column_in_place_of_a_key_is_no_other_key(shop: Shop, identity: dict[str, object]) -> None:

@@ -74,6 +74,7 @@ STATEMENTS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.each(11)
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_leave_what_the_table_has(shop: Shop, name: str) -> None:
     if not shop.is_mariadb and any("CREATE OR REPLACE TABLE" in statement for statement in STATEMENTS[name]):

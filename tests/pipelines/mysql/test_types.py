@@ -83,6 +83,7 @@ OF_MARIADB = {"decimal(38,38)"}
 NOT_HASHED = {"float", "double", "decimal(38,38)"}
 
 
+@pytest.mark.each(4)
 @BOTH
 @pytest.mark.parametrize("are_hashed", [False, True])
 def test_values_are_exact_and_the_same_from_the_load_and_from_the_log(
@@ -130,6 +131,7 @@ def test_values_are_exact_and_the_same_from_the_load_and_from_the_log(
                 assert type(found[names[kind]]) is type(expected), (first, kind, row)
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -179,6 +181,7 @@ def test_dates_of_a_key_without_a_day_are_not_one_row(shop: Shop) -> None:
     assert [row["n"] for row in shop.rows(config, "t")] == [7, 2, 3]
 
 
+@pytest.mark.each(2)
 @BOTH
 def test_signs_of_numbers_in_the_log_are_those_of_their_own_columns(shop: Shop) -> None:
     columns = "y year, a int unsigned, b int, c tinyint unsigned, f float, d decimal(5, 2) unsigned, e bigint, g double, h smallint unsigned"

@@ -45,6 +45,7 @@ def assert_equal(shop: Shop, config: object, *names: str) -> None:
         assert shop.values(config, name) == shop.sql(f"SELECT * FROM {name} ORDER BY id"), name  # type: ignore[arg-type]
 
 
+@pytest.mark.each(16)
 @pytest.mark.parametrize("name", CASES)
 def test_only_the_tables_that_are_touched_stop_and_the_others_go_on(shop: Shop, name: str) -> None:
     setting, statements, stopped = CASES[name]
@@ -75,6 +76,7 @@ def test_only_the_tables_that_are_touched_stop_and_the_others_go_on(shop: Shop, 
     assert_equal(shop, config, "t", "u")
 
 
+@pytest.mark.each(2)
 @BOTH
 def test_several_tables_are_loaded_again_by_one_command(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.sql(*TABLES)

@@ -40,6 +40,7 @@ IDENTITIES = {
 }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_updates_key_changes_and_truncates(shop: Any, identity: str) -> None:
     config = created(shop, *IDENTITIES[identity])
@@ -66,6 +67,7 @@ def test_updates_key_changes_and_truncates(shop: Any, identity: str) -> None:
     same(shop, config)
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize("identity", IDENTITIES)
 @pytest.mark.parametrize("soft", [False, True], ids=["deletes", "soft deletes"])
 def test_keys_that_change_places_keep_their_large_values(shop: Any, identity: str, *, soft: bool) -> None:
@@ -292,6 +294,7 @@ GAPS = {
 }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("gap", GAPS)
 def test_changes_that_were_not_sent_are_an_error_with_a_way_out(shop: Any, gap: str) -> None:
     config = created(shop)

@@ -81,6 +81,7 @@ def test_missing_extra_and_changed_rows_are_found(shop: Any, key: str) -> None:
     assert mirror_equals_source(config, "shop.items").details[: len(wrong)] == wrong
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("columns", ["id int PRIMARY KEY", "id bigint, PRIMARY KEY (id, body)"], ids=["one", "two"])
 def test_keys_that_differ_are_loaded_again(shop: Any, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "given", (columns, "i"))
@@ -102,6 +103,7 @@ def test_keys_are_compared_in_parts(shop: Any, monkeypatch: pytest.MonkeyPatch) 
     assert mirror_equals_source(config, "shop.items").details == []
 
 
+@pytest.mark.slow
 def test_keys_are_loaded_again_while_others_write(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = items(shop)
     lose(shop, config, "UPDATE items SET body = 'lost' WHERE n % 1000 = 0", "DELETE FROM items WHERE n % 1000 = 500")
@@ -123,6 +125,7 @@ def test_keys_are_loaded_again_while_others_write(shop: Any, monkeypatch: pytest
     assert (found.passed, found.details) == (True, [])
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize(
     ("key", "words", "why"),
     [
@@ -141,6 +144,7 @@ def test_keys_that_cannot_be_loaded_are_refused(
     assert why in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_equal_rows_stay_in_the_database(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config, fetched = items(shop), list[int]()
     query = Server.query
@@ -176,6 +180,7 @@ def test_one_row_in_a_hundred_is_wrong(shop: Any) -> None:
     assert found.offending_keys[0] == {"id": 100, "database": {"body": "lost"}, "mirror": {"body": "row 100"}}
 
 
+@pytest.mark.slow
 def test_changes_during_the_comparison_are_no_differences(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = items(shop, checks={"max_rows_per_second": 15_000})
     monkeypatch.setattr(source_equality, "RETRY_SECONDS", 0.1)
@@ -249,6 +254,7 @@ def test_what_cannot_be_compared_is_said(shop: Any) -> None:
         mirror_equals_source(config, "shop.items")
 
 
+@pytest.mark.slow
 def test_the_command_and_dagster_compare_with_the_database(shop: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = items(shop)
 

@@ -11,6 +11,7 @@ from nevermore.pipelines.maintain.replay import resync_from_source
 COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = 'items'::regclass AND attnum > 0 AND NOT attisdropped"
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("together", [False, True], ids=["rounds", "one-round"])
 def test_dropped_columns(shop: Any, *, together: bool) -> None:
     shop.sql(

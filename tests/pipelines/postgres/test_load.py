@@ -177,6 +177,7 @@ def test_a_load_by_any_key_continues_after_each_chunk(shop: Any, key: str) -> No
     compare(shop, config)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     "columns", ["id int, name text", "id text PRIMARY KEY, name text", "id int, k int, name text, PRIMARY KEY (id, k)"]
 )

@@ -52,6 +52,7 @@ def total(config: Config, published: str = "shop.money") -> int:
     return sum(sum(scan.to_table().column("amount").to_pylist()) for scan in scans.values())
 
 
+@pytest.mark.slow
 def test_every_state_that_is_published_is_one_of_the_database(bank: Any) -> None:
     config = bank.config("checking", "savings", "notes")
     bank.ingest(config)
@@ -92,6 +93,7 @@ def test_mirrors_that_were_read_apart_are_published_as_they_were_together(bank: 
     assert total(config) == total(config, "shop.loose") == 2 * ACCOUNTS * 100
 
 
+@pytest.mark.slow
 def test_any_time_shows_the_mirrors_at_one_commit(bank: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = bank.config("checking", "savings", "notes")
     bank.sql("INSERT INTO notes VALUES (1)")  # and no change after the load
@@ -181,6 +183,7 @@ def test_without_a_moment_nothing_is_published(bank: Any) -> None:
     assert [len(m.reached) for m in moments_of(open_catalog(config), logs)] == [2]
 
 
+@pytest.mark.slow
 def test_mirrors_that_follow_their_logs_later_are_published_at_a_moment_of_both(bank: Any) -> None:
     config = bank.config("checking", "savings")
     bank.ingest(config)

@@ -177,6 +177,7 @@ class KilledError(BaseException):
     """Instead of a kill: nothing of the run gets to its end."""
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_kill_between_the_commits_of_its_tables(busy: Any, at: int) -> None:
     busy.sql("ALTER TABLE items REPLICA IDENTITY FULL", "ALTER TABLE other REPLICA IDENTITY FULL")

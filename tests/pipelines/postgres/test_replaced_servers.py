@@ -140,6 +140,7 @@ def test_another_cluster(own: tuple[PostgresServer, Any], shop: Any) -> None:
     loads_again(other, config)
 
 
+@pytest.mark.slow
 def test_log_that_the_server_has_removed(own: tuple[PostgresServer, Any]) -> None:
     _, shop = own
     config = created(shop)

@@ -53,6 +53,7 @@ def test_the_slot_of_an_idle_table_follows_a_busy_database(idle: Any) -> None:
     assert after.lag_bytes < MIB
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("how", ["made again", "read by another"])
 def test_status_tells_of_a_slot_that_lost_changes(how: str, idle: Any) -> None:
     config = idle.config("items")
@@ -72,6 +73,7 @@ def test_status_tells_of_a_slot_that_lost_changes(how: str, idle: Any) -> None:
     assert "by someone else, or dropped and created again" in str(table.error)
 
 
+@pytest.mark.slow
 def test_log_that_is_held_is_warned_of_everywhere(idle: Any) -> None:
     config = idle.config("items")
     (none,) = slot_status(config)
@@ -94,6 +96,7 @@ def test_log_that_is_held_is_warned_of_everywhere(idle: Any) -> None:
     assert "WARNING  shop.items  slot_holds_little_log" in checked.stdout
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_asked_is_a_warning(idle: Any) -> None:
     config = idle.config("items")
     idle.ingest(config)
@@ -108,6 +111,7 @@ def test_a_server_that_cannot_be_asked_is_a_warning(idle: Any) -> None:
     assert checked.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_dropped_says_the_same_everywhere(idle: Any) -> None:
     config = idle.config("items")
     idle.ingest(config)

@@ -130,6 +130,7 @@ def test_another_type_leaves_the_mirror_and_says_what_to_do(shop: Shop) -> None:
     assert shop.rows(config, "items") == before
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "change",
     ["text USING 'n' || n", "numeric(12,3) USING n / 8.0", "int[] USING ARRAY[n]", "date USING DATE '2024-01-01' + n"],
@@ -381,6 +382,7 @@ KEYS = {
 }
 
 
+@pytest.mark.each(9)
 @pytest.mark.parametrize("declared", [[], ["id"]])
 @pytest.mark.parametrize("key", KEYS)
 def test_rows_that_are_identified_in_another_way_are_not_mixed_up(shop: Shop, key: str, declared: list[str]) -> None:

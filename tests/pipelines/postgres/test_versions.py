@@ -22,6 +22,7 @@ PUBLISHED = {
 SENT = {"columns": ["id", "n"], "generated": ["id", "g"]}
 
 
+@pytest.mark.each(28)
 @VERSIONS
 @pytest.mark.parametrize("published", PUBLISHED)
 @pytest.mark.parametrize("kind", TABLES)

@@ -120,6 +120,7 @@ def test_the_auditor_compares_whole_partitions(tmp_path: Path, spark: SparkSessi
     assert all(result.passed for result in check_published(config, NAME))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("sql", "key", "reason"),
     [

@@ -106,6 +106,7 @@ SLOW = pytest.mark.slow
 """One way is quick; the others differ by what they commit."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("mode", "is_audited"),

@@ -15,7 +15,7 @@ from tests.support.spark_session import SPARK_TEST
 pytestmark = SPARK_TEST
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(6)
 @pytest.mark.parametrize("zone", [None, "UTC"])
 @pytest.mark.parametrize(
     ("by", "key"),
@@ -44,6 +44,7 @@ def test_days_that_javas_calendar_lacks_lie_in_their_partition(ansi_spark: Spark
     assert rows_of(result, partition, kind, {value}).count() == 1
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("by", ["hour(at)", "day", "month(at)"])
 @pytest.mark.parametrize("key", ["0001-01-01T00", "1582-10-10T05", "2026-01-01T00"])
 def test_parameters_of_old_partitions_are_the_times_they_say(ansi_spark: SparkSession, by: str, key: str) -> None:

@@ -12,6 +12,7 @@ from tests.pipelines.publish.amounts import FIRST, SECOND, Project
 from tests.support.rest_catalog import Fault, serving_catalog
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("mode", ["replace", "append", "upsert"])
 def test_rows_are_published_once(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "PAUSE_SECONDS", 0.01)

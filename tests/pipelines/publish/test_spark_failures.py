@@ -58,6 +58,7 @@ COMPUTED = "select * from (select id, (select {of} from shop.orders b where b.id
 MATCHED = "left join shop.orders o on o.id = w.id where o.amount > 1"
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     "sql",
     [

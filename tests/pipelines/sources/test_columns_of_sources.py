@@ -43,6 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.each(10)
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
 def test_table_without_rows_gets_its_mirror(shop: Shop, settings: dict[str, Any]) -> None:
     if "identity" in settings and isinstance(shop, PostgresShop):
@@ -82,6 +83,7 @@ GONE: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.each(12)
 @pytest.mark.parametrize("change", ["DROP COLUMN a", "RENAME COLUMN a TO b"], ids=["dropped", "renamed"])
 @pytest.mark.parametrize("way", GONE)
 def test_columns_that_the_source_no_longer_has_are_dropped_by_a_resync(way: str, change: str, shop: Shop) -> None:
@@ -120,6 +122,7 @@ def test_a_column_that_comes_back_after_a_resync_has_only_new_values(shop: Shop)
     assert [row["a"] for row in rows(config)] == [None, 7]
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "settings", [{"partition_by": ["truncate(3, a)"]}, {"sort_by": ["a"]}], ids=["partition", "order"]
 )

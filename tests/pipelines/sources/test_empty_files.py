@@ -84,6 +84,7 @@ KINDS = {
 ORDERS = {"alone": (0,), "first": (0, 2), "last": (2, 0), "between": (1, 0, 0, 2)}
 
 
+@pytest.mark.each(49)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("at_once", [True, False], ids=["one-run", "run-per-file"])
@@ -109,6 +110,7 @@ def test_a_file_without_events_is_read_as_such(kind: str, order: str, tmp_path: 
     assert mirror is None or (expected and mirror.current_snapshot() is not None)
 
 
+@pytest.mark.each(7)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_was_empty_is_read_once_it_has_events(kind: str, tmp_path: Path) -> None:
     suffix, write = KINDS[kind]

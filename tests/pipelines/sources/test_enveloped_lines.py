@@ -92,6 +92,7 @@ def compared(path: Path, **options: int) -> tuple[Any, ...]:
     return together
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("batch_bytes", [3_000, 20_000, 2**20])
 def test_lines_of_several_schemas(tmp_path: Path, batch_bytes: int) -> None:
     path = tmp_path / "events.jsonl"
@@ -102,6 +103,7 @@ def test_lines_of_several_schemas(tmp_path: Path, batch_bytes: int) -> None:
     assert len(changes["a"]) + len(changes["b"]) == 201
 
 
+@pytest.mark.each(25)
 @pytest.mark.parametrize("kind", range(len(odd(0))))
 def test_a_line_that_is_something_else(tmp_path: Path, kind: int) -> None:
     lines = [enveloped(n, n % 2) for n in range(60)]
@@ -113,6 +115,7 @@ def test_a_line_that_is_something_else(tmp_path: Path, kind: int) -> None:
     compared(path, batch_rows=7)
 
 
+@pytest.mark.each(12)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_lines(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -191,6 +191,7 @@ def test_batches_are_never_larger_than_places_of_32_bits_reach() -> None:
     assert feed.task_options.max_event_bytes == 2 * MAX_BATCH_BYTES
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("layout", ["lines", "csv", "array", "framed"])
 def test_memory_decides_how_large_an_event_may_be(layout: str, tmp_path: Path) -> None:
     text = b"x" * (20 * MIB)

@@ -113,6 +113,7 @@ def test_files_older_than_the_ledger_are_looked_up_in_the_change_log(
     assert "f8" not in asked
 
 
+@pytest.mark.slow
 def test_position_stays_small_however_many_files(reader: Reader) -> None:
     for n in range(5000):
         reader.write(f"{n // 1000}/f{n:05}", lines(n))
@@ -190,6 +191,7 @@ def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
     assert sorted(numbers(seen)) == list(range(written))
 
 
+@pytest.mark.each(14)
 @pytest.mark.parametrize(
     ("first", "late", "named"),
     [

@@ -108,6 +108,7 @@ def check_cut(folder: Path, name: str, head: bytes, wanted: list[Any] | None, *,
         assert seen + after == wanted
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_cut_anywhere_gives_what_the_whole_one_gives(tmp_path: Path, name: str) -> None:
     wanted = whole(tmp_path / "whole", name)

@@ -62,6 +62,7 @@ def kind_of(shop: Shop) -> str:
     return "postgres" if isinstance(shop, PostgresShop) else "mysql"
 
 
+@pytest.mark.each(2)
 def test_a_load_that_is_refused_leaves_the_rows_until_one_succeeds(shop: Shop) -> None:
     config = shop.config("items", schema_changes="freeze")
     shop.ingest(config)
@@ -124,6 +125,7 @@ def test_a_full_load_from_files_gives_way_to_a_load_that_begins_meanwhile(
     assert rows(config) == in_source(shop)
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("how", ["unsent", "resync"])
 def test_a_load_that_fails_in_the_middle_leaves_the_rows_and_goes_on(
     shop: Shop, how: str, monkeypatch: pytest.MonkeyPatch

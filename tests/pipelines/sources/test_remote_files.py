@@ -41,6 +41,7 @@ def properties() -> Iterator[dict[str, str]]:
         yield settings
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [

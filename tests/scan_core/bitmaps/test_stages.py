@@ -60,6 +60,7 @@ def same_rows(table: TableBuilder, where: str) -> Scan:
     return scan
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize(
     "where",
     [
@@ -96,6 +97,7 @@ def test_indexed_conjuncts_are_answered_without_their_columns(table: TableBuilde
     assert scan.metrics.rows_removed_by_bitmaps == scan.metrics.rows_removed_by_filter
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "where",
     [

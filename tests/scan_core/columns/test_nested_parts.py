@@ -88,6 +88,7 @@ def rows_as_columns(rows: list[Any]) -> dict[str, Any]:
     return {"id": range(len(rows)), **{name: [row[name] for row in rows] for name in "lms"}}
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(

@@ -55,6 +55,7 @@ def sizes(table: TableBuilder) -> dict[str, int]:
     return {c.path_in_schema: c.total_compressed_size for c in chunks}
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(

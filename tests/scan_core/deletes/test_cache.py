@@ -86,6 +86,7 @@ def test_error_of_a_build_is_raised_and_not_remembered() -> None:
     assert cache.get_or_build("a", lambda: Entry("a"), 100, ScanMetrics()).name == "a"
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("limit", [0, 1, 10**9])
 def test_a_scan_builds_an_index_once_however_little_is_cached(tmp_path: Path, limit: int, parallelism: int) -> None:

@@ -256,12 +256,14 @@ cardinality(m) = 0                                 ..T.
 """
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("case", [c for c in CASES.strip().split("\n") if c])
 def test_filter_passes_fails_or_drops_each_row(case: str) -> None:
     sql, expected = case.rsplit(" ", 1)
     assert verdicts(sql) == expected
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize("case", [c for c in CASES.strip().split("\n") if c])
 def test_dictionaries_and_slices_change_nothing(case: str) -> None:
     sql, expected = case.rsplit(" ", 1)

@@ -79,6 +79,7 @@ SECONDS = 30
 """A shared machine takes a few; without limits some of these took minutes."""
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_deep_and_long_sql_is_refused_before_it_is_parsed(name: str) -> None:
     with pytest.raises(PredicateError, match=r"nests too deeply|more than 50000 outside of IN lists"):

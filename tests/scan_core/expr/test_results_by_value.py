@@ -60,6 +60,7 @@ def batch(seed: int, low: int, high: int) -> dict[int, pa.Array]:
     }
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_results_by_value_are_those_by_row_in_one_batch_after_the_other(where: str) -> None:
     for seed, (low, high) in enumerate([(0, 120), (0, 600), (0, 600), (50, 160), (300, 1000), (2000, 2100), (0, 40)]):

@@ -232,6 +232,7 @@ def deep() -> Any:
     return record(("c", kind, 1))
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     "schema",
     [

@@ -74,6 +74,7 @@ def table_of(path: Path, compression: str = "zstd") -> tuple[TableBuilder, dict[
     return table, rows
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
 def test_row_groups_are_bounded_and_their_filters_have_every_value(tmp_path: Path, compression: str) -> None:
     table, rows = table_of(tmp_path, compression)
@@ -118,6 +119,7 @@ class Decoded:
         monkeypatch.setattr(OrcFileReader, "_decode", counted)
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("where", "switches", "decodes"),
     [
@@ -144,6 +146,7 @@ def test_a_stripe_of_which_no_row_group_matches_is_not_decoded(
     assert bool(decoded.columns) == bool(decodes)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_filters_give_the_rows_that_they_give_without_any_pruning(tmp_path: Path, seed: int) -> None:
     table, rows = table_of(tmp_path)
@@ -205,6 +208,7 @@ def test_damaged_indexes_are_refused_or_empty(data: bytes) -> None:
 STRIPE, UNCOMPRESSED = Stripe(0, 10, 1, 1), OrcTail((), 0, 0, 0, 0, 0)
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "parse",
     [

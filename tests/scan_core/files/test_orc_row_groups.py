@@ -265,6 +265,7 @@ def test_a_needle_reads_a_small_part_of_its_stripe(tmp_path: Path, monkeypatch: 
     assert scan.metrics.bytes_read < whole.metrics.bytes_read / 2
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_conditions_find_the_rows_of_whole_stripes(tmp_path: Path, seed: int) -> None:
     size, draw = 12_000, np.random.default_rng(seed)

@@ -73,6 +73,7 @@ def is_pushed(dataset: ScanDataset[Scan]) -> bool:
     return dataset.last_read.left is None
 
 
+@pytest.mark.each(13)
 @pytest.mark.parametrize("name", sorted(set(VALUES) - {"st"}))
 def test_comparisons_find_the_rows_that_pyarrow_finds(scan: Scan, table: pa.Table, name: str) -> None:
     pushed = [is_pushed(agree(scan, table, expression)) for expression in comparisons(name)]
@@ -80,6 +81,7 @@ def test_comparisons_find_the_rows_that_pyarrow_finds(scan: Scan, table: pa.Tabl
     assert pushed.count(False) == nans  # comparisons with NaN are never true in PyArrow
 
 
+@pytest.mark.each(8)
 @pytest.mark.parametrize("name", sorted(VALUES))
 def test_null_tests_and_sets_find_the_rows_that_pyarrow_finds(scan: Scan, table: pa.Table, name: str) -> None:
     column = field(name)
@@ -245,6 +247,7 @@ def connection(scan: Scan, table: pa.Table) -> duckdb.DuckDBPyConnection:
     return connected
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("query", QUERIES)
 def test_duckdb_answers_as_over_the_rows_in_memory(
     connection: duckdb.DuckDBPyConnection, scan: Scan, table: pa.Table, query: str
@@ -255,6 +258,7 @@ def test_duckdb_answers_as_over_the_rows_in_memory(
     assert sorted(map(repr, answer)) == sorted(map(repr, connection.sql(query).fetchall()))
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("keys", [1, 50, 3000, 60_000])
 @pytest.mark.parametrize("column", ["id", "name"])
 def test_joins_of_duckdb_find_every_partner(

@@ -29,6 +29,7 @@ def properties() -> Iterator[dict[str, str]]:
         yield settings
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("name", ["eq_mixed_formats", "v3_dv_and_eq", "part_identity", "wide_needle"])
 def test_tables_on_s3_read_as_on_disk(shared_dir: Path, properties: dict[str, str], name: str) -> None:
     folder = shared_dir / "fixtures_java" / name

@@ -79,6 +79,7 @@ FIRST = {
 }
 
 
+@pytest.mark.each(3)
 @needs_root
 @pytest.mark.parametrize("attack", FIRST.values(), ids=FIRST.keys())
 def test_a_folder_that_another_user_made_first_is_not_used(

@@ -96,6 +96,7 @@ READS = {
 PARTS = {"data": 1000, "data, its end": -1, "delete": -1, "snap": 1, "-m": 1}
 
 
+@pytest.mark.each(10)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("part", PARTS)
 def test_bytes_that_are_damaged_on_the_way_are_forgotten_and_read_again(
@@ -271,6 +272,7 @@ def test_properties_that_only_the_file_io_understands_are_left_to_it(store: Stor
     assert [asked for asked in store.asked if asked.bytes == "HEAD" and asked.name.endswith(".parquet")]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -203,6 +203,7 @@ def test_nested_key_array_is_refused() -> None:
         index_of([pa.string()], (1, [("a",)])).deleted([pa.array([[1]])], 0)
 
 
+@pytest.mark.each(21)
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
 @pytest.mark.parametrize("shape", ["begins alike", "ends alike", "short", "equal lengths"])
 @pytest.mark.parametrize("columns", [1, 2])

@@ -16,6 +16,7 @@ SIZES = [1, 63, 64, 65, 32_768, 100_001]
 NUMBERS = [pa.int32(), pa.int64(), pa.float32(), pa.float64()]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("kind", "function"),
     [(kind, "sum") for kind in NUMBERS]

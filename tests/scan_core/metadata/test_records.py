@@ -185,6 +185,7 @@ def explosive(depth: int) -> Any:
     return kind
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "schema",
     [

@@ -111,6 +111,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("name", SHARED)
 def test_what_a_process_shares_is_usable_after_a_fork_while_another_thread_holds_it(name: str) -> None:
     lock_of, use = SHARED[name]

@@ -193,6 +193,7 @@ def run_changed(tmp_path: Path, factor: int, added: int, first: int) -> list[str
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_change_of_what_a_kernel_calls_in_another_module_is_run(tmp_path: Path) -> None:
     assert run_changed(tmp_path, 2, 1, 0) == ["15", "True", "15", "True"]
     assert run_changed(tmp_path, 3, 1, 0) == ["22", "True", "22", "True"]

@@ -72,6 +72,7 @@ def outline(plan: ScanPlan) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.each(6)
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize(("partitioned", "version"), [(True, 2), (False, 2), (True, 3)])
 def test_pieces_and_early_pruning_leave_the_plan_as_it_is(

@@ -33,6 +33,7 @@ def partitioned(tmp_path: Path) -> TableBuilder:
     return table
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize(("name", "snapshot"), snapshots())
 def test_every_fixture_snapshot_can_be_planned(name: str, snapshot: str) -> None:
     table = fixture_tables()[name]

@@ -36,6 +36,7 @@ def canonical(values: pa.Array, result: PrimitiveType) -> list[Any]:
     return [None if not v.is_valid else normalise_value(v.value if is_number else v.as_py(), result) for v in values]
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(("kind", "transform"), [(kind, t) for kind, (_, all_) in CASES.items() for t in all_])
 def test_what_holds_a_key_is_kept(kind: str, transform: str) -> None:
     drawn, type_, pool = random.Random(3), parse_type(kind), CASES[kind][0]

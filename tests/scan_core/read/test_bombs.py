@@ -448,6 +448,7 @@ def test_a_footer_that_omits_shared_prefixes_is_refused(tmp_path: Path, way: str
             read[way]()
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("rows", ["whole", "pages"])
 @pytest.mark.parametrize("limit", [MIB, 512 * MIB])
 def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(

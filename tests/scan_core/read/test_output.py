@@ -36,6 +36,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     return scan_core.open_table(built.metadata_path)
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("batch_rows", [1, 333, 4_096, 100_000])
 def test_rows_dropped_by_batch_leave_the_same_batches(table: scan_core.Table, batch_rows: int) -> None:
     rows = ROWS if batch_rows > 1 else 300

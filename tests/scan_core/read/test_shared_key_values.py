@@ -41,6 +41,7 @@ CASES: dict[str, tuple[list[int | None], list[int], set[int]]] = {
 }
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("statistics", [True, False], ids=["statistics", "no-statistics"])
 def test_rows_are_deleted_by_the_whole_key(case: str, statistics: bool, tmp_path: Path) -> None:  # noqa: FBT001

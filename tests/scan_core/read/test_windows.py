@@ -47,6 +47,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> scan_core.Table:
     return scan_core.open_table(builder.metadata_path)
 
 
+@pytest.mark.each(35)
 @pytest.mark.parametrize("where", FILTERS)
 @pytest.mark.parametrize(
     "columns",
@@ -65,6 +66,7 @@ def test_windows_have_the_rows_of_the_whole_row_group(
     assert found.count() == scan.count()
 
 
+@pytest.mark.each(7)
 @pytest.mark.parametrize("where", FILTERS)
 def test_aggregates_over_windows_are_those_of_the_whole_row_group(table: scan_core.Table, where: str) -> None:
     scan = table.scan().where(FILTERS[where])

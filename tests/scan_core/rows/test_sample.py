@@ -13,6 +13,7 @@ def taken(sample: RowSample, file_rows: int, data_file: str = "a.parquet") -> np
     return to_indices(sample.rows(data_file, file_rows, 0, file_rows))
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize("file_rows", [SMALL, LARGE])
 @pytest.mark.parametrize("fraction", [0.003, 0.1, 0.7])
 def test_every_row_is_taken_with_the_same_probability(fraction: float, file_rows: int) -> None:

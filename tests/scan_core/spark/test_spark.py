@@ -277,7 +277,7 @@ _SPARKLESS = frozenset({"timestamp_ns_key"})
 """Tables with columns of types that Spark has not."""
 
 
-@pytest.mark.each(12)
+@pytest.mark.each(48)
 @pytest.mark.parametrize("name", sorted(set(fixture_tables()) - _SPARKLESS))
 def test_tables_of_other_engines_are_the_same_in_spark(spark: SparkSession, name: str) -> None:
     fixture = fixture_tables()[name]

@@ -71,7 +71,7 @@ def plain(spark: SparkSession, text: str, scans: Mapping[str, Scan]) -> Counter[
     return rows(spark.sql(text))
 
 
-@pytest.mark.each(4)
+@pytest.mark.each(12)
 @pytest.mark.parametrize("reader", ["auto", "python"])
 @pytest.mark.parametrize("how", KINDS)
 def test_every_kind_gives_the_rows_of_plain_spark_and_filters_what_it_may(
@@ -111,7 +111,7 @@ def test_keys_of_all_dimensions_filter_the_fact(ansi_spark: SparkSession, fact: 
     assert len(reads_of_sql(found)["sales"].joins) == 2
 
 
-@pytest.mark.each(2)
+@pytest.mark.each(4)
 @pytest.mark.parametrize("kind", ["string", "double", "decimal(10,2)", "smallint"])
 def test_keys_of_a_view_are_compared_as_spark_does(ansi_spark: SparkSession, fact: Scan, kind: str) -> None:
     ansi_spark.sql(f"select cast(id as {kind}) as item from range(1, 90, 7)").createOrReplaceTempView("given")

@@ -105,6 +105,7 @@ def test_a_file_that_matches_no_bits_fails_the_query(
         frame.collect()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("names", ["one name", "one checksum"])
 def test_files_that_checksums_of_names_do_not_tell_apart_are_read_in_scans_of_their_own(
     spark: SparkSession, tmp_path: Path, names: str

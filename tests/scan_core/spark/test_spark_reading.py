@@ -69,6 +69,7 @@ def test_tasks_do_not_read_payload_pages_without_a_row_of_the_result(spark: Spar
         eager.collect()
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path: Path, *, is_shared: bool) -> None:
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])

@@ -75,7 +75,7 @@ WAYS = {"view": by_view, "format": by_format, "python": by_python, "sql": by_sql
 Way = Callable[[SparkSession, Path, str], tuple[DataFrame, Metrics]]
 
 
-@pytest.mark.each(5)
+@pytest.mark.each(10)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("where", "expected", "files"),

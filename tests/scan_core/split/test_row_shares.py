@@ -48,6 +48,7 @@ def _shares(plan: ScanPlan, number: int) -> list[Split]:
     return list(share_row_groups(plan.splits(size), size // number))
 
 
+@pytest.mark.each(5)
 @pytest.mark.parametrize("columns", [("id", "x"), ("x", "id", "tags"), ("tags",)])
 @pytest.mark.parametrize(
     "options", [ScanOptions(), ScanOptions(memory_limit_bytes=200_000), ScanOptions.of(prune_pages=False)]

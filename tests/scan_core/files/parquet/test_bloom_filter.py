@@ -58,6 +58,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return target
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("column", ["i", "l", "s", "d", "f", "dec", "dt", "ts"])
 def test_present_values_are_never_excluded_and_absent_ones_mostly_are(path: Path, column: str) -> None:
     test = excludes(path, column)

@@ -46,6 +46,7 @@ def wide_file(path: Path, **options: Any) -> pa.Table:
     return table
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("options", [{"compression": "none"}, {"compression": "zstd", "data_page_version": "2.0"}])
 def test_columns_decoded_apart_have_the_same_values(tmp_path: Path, options: dict[str, Any], parallelism: int) -> None:

@@ -38,6 +38,7 @@ def is_equal_without_optimisations(scan: Scan) -> bool:
     return bool(scan.to_table() == scan.with_options(PLAIN).to_table())
 
 
+@pytest.mark.each(4)
 @pytest.mark.parametrize(
     "where", ["id between 30000 and 30100", "name = 'n004000'", "id < 500 or id > 59900", "id > 59000 and qty < 100"]
 )
