@@ -153,7 +153,7 @@ def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
 
 def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Damage | str]:
     """The pages of a column chunk, one behind the other: each header says where the next page begins."""
-    num_values, end = 0, chunk.start + chunk.num_bytes
+    num_values, number, end = 0, -1, chunk.start + chunk.num_bytes
     try:  # to the last byte, whatever the footer states of its values
         for number, page in enumerate(page_walk(pieces.read_at, replace(chunk, num_values=maxsize))):
             where = f"{place}, page {number} at byte {page.offset}"
@@ -167,7 +167,7 @@ def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Dam
                 yield Damage(path, where, problem)
             num_values += page.num_values if page.kind != DICTIONARY_PAGE else 0
     except ValueError as error:
-        yield Damage(path, place, str(error))
+        yield Damage(path, f"{place}, page {number + 1}", str(error))
         return
     if num_values != chunk.num_values:
         yield Damage(path, place, f"expected {chunk.num_values:,} values by the footer, its pages state {num_values:,}")
@@ -236,9 +236,9 @@ def _puffin(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
 
 def _check_bitmaps(blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
     """Directory and bitmaps of a bitmap index."""
-    if COLUMN_TYPE not in blob.properties or not blob.properties.get(DIRECTORY_BYTES, "").isdecimal():
+    if not (blob.fields and COLUMN_TYPE in blob.properties and blob.properties.get(DIRECTORY_BYTES, "").isdecimal()):
         raise MalformedTableError(
-            f"{path}: bitmap index at {blob.offset}: its properties state no type of values, or no size of the directory"
+            f"{path}: bitmap index at {blob.offset}: it states no column, no type of values, or no size of the directory"
         )
     place = locate_index(blob, path)
     directory = read_directory(place, io)

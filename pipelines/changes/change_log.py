@@ -141,7 +141,7 @@ def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-FIXED_COLUMNS = pa.schema([pa.field(ORDINAL, pa.int64()), pa.field("op", pa.string()), *PROVENANCE])
+FIXED_COLUMNS = pa.schema([(ORDINAL, pa.int64()), ("op", pa.string()), *PROVENANCE])
 """Columns that every log has from the start; key, before and after are added with the first changes."""
 
 

@@ -65,11 +65,11 @@ def init(
         text, found = config_text(sources), list(tables_of(sources))
         notes = [f"Before the first run: {step}" for source in sources for step in source.steps]
     directory.mkdir(parents=True, exist_ok=True)
-    write_config(path, text)
     file, also = directory / "workspace.yaml", ""
     if not file.exists():  # an existing one may load other code, too
         write_whole(file, workspace(directory))
         also = f" and {file}, with which `dagster dev` opens the project"
+    write_config(path, text)  # last: without it, a command that could not write can be run again
     lines = [f"Wrote {path}{also}. Edit {path.name}, then run: nevermore ingest --config {path}"]
     document: dict[str, Any] = {"path": str(path)}
     if address is not None:

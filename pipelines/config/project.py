@@ -280,13 +280,13 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_distinct_logs(self) -> "Config":
-        logs: dict[str, str] = {}
-        for name in self.tables:
-            other = logs.setdefault(change_log_name(name), name)
-            if other != name:
-                what = f"would share the change log {change_log_name(name)} with {other}; rename one of them"
-                raise placed(what, "tables", name)
+    def _shares_nothing(self) -> "Config":
+        owners: dict[str, str] = {}
+        for name, table in self.tables.items():
+            asset = f"asset {getattr(table.source, 'asset', None) or [name]}"
+            for what in (f"change log {change_log_name(name)}", asset):
+                if (other := owners.setdefault(what, name)) != name:
+                    raise placed(f"would share the {what} with {other}; rename one of them", "tables", name)
         if both := sorted(set(self.tables) & set(self.published)):
             what = f"{both[0]} is also the name of a mirror; a published table needs its own name"
             raise placed(what, "published", both[0])

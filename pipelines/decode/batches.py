@@ -27,13 +27,13 @@ OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
-PROVENANCE: tuple[pa.Field, ...] = (
-    pa.field("unchanged", pa.list_(pa.string())),
-    pa.field("source_file", pa.string()),
-    pa.field("source_offset", pa.int64()),
-    pa.field("source_ts", TIMESTAMP),
-    pa.field("ingested_at", TIMESTAMP),
-    pa.field("schema_version", pa.int32()),
+PROVENANCE = (
+    ("unchanged", pa.list_(pa.string())),
+    ("source_file", pa.string()),
+    ("source_offset", pa.int64()),
+    ("source_ts", TIMESTAMP),
+    ("ingested_at", TIMESTAMP),
+    ("schema_version", pa.int32()),
 )
 """Columns of a change other than its rows: columns that were not sent, its position, when it was made and read.
 
@@ -41,13 +41,13 @@ Columns not sent are those of the new row; where the whole old row is the key, t
 """
 
 REJECTED_SCHEMA = pa.schema(
-    [
-        pa.field("source_file", pa.string()),
-        pa.field("source_offset", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("raw", pa.binary()),
-        pa.field("table_name", pa.string()),
-    ]
+    {
+        "source_file": pa.string(),
+        "source_offset": pa.int64(),
+        "reason": pa.string(),
+        "raw": pa.binary(),
+        "table_name": pa.string(),
+    }
 )
 KEY_FIELDS = (pa.field("key", pa.string()), pa.field("ingested_at", TIMESTAMP))
 """Whose change an event is, and when it was read."""
@@ -67,12 +67,12 @@ def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bo
     key_type = pa.struct([row_type.field(name) for name in key])
     return pa.schema(
         [
-            pa.field("op", pa.string()),
-            pa.field("key", key_type),
-            pa.field("before", row_type),
-            pa.field("after", row_type),
+            ("op", pa.string()),
+            ("key", key_type),
+            ("before", row_type),
+            ("after", row_type),
             *PROVENANCE,
-            *([pa.field(ORDER, pa.string())] if is_ordered else []),
+            *([(ORDER, pa.string())] if is_ordered else []),
         ]
     )
 
@@ -437,6 +437,8 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
         is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
         nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
         texts = pa.array(map(_shown_nested, values), pa.string()) if nested else cast_each(values, pa.string())[0]
+        if pa.types.is_temporal(values.type):  # NumPy writes every year
+            texts = pc.coalesce(texts, pa.array(np.asarray(values).astype(str)))
     texts = pc.fill_null(texts, "")
     cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
     ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")

@@ -97,7 +97,11 @@ def without_extensions(rows: pa.Table) -> pa.Table:
 
 def times_as_text(rows: pa.Table) -> pa.Table:
     """Rows with every date and time as text, at every depth: Python's own have only the years 1 to 9999."""
-    return rows.cast(pa.schema([f.with_type(_spelled_type(f.type)) for f in rows.schema]))
+
+    def spelled(leaf: pa.DataType) -> pa.DataType:
+        return pa.string() if pa.types.is_temporal(leaf) else leaf
+
+    return rows.cast(pa.schema([f.with_type(with_leaves(f.type, spelled)) for f in rows.schema]))
 
 
 def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
@@ -107,10 +111,6 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     except OverflowError:
         found = times_as_text(rows).to_pylist()
     return found
-
-
-def _spelled_type(kind: pa.DataType) -> pa.DataType:
-    return with_leaves(kind, lambda leaf: pa.string() if pa.types.is_temporal(leaf) else leaf)
 
 
 def with_leaves(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType] = lambda leaf: leaf) -> pa.DataType:

@@ -134,6 +134,8 @@ def write(
         SourceError: rows that do not fit the table; nothing was written.
         SchemaConflictError: a column changes its type or is new, and the config does not allow it.
     """
+    if not isinstance(batch_id, str | None):
+        raise SourceError(f"batch_id is {batch_id!r}: it must be a text, the name of the batch; nothing was written")
     settings = _settings(config, name, op, where)
     written: list[TableReport] = []
     catalog = open_for_writing(config)
@@ -260,9 +262,11 @@ def _reader(data: Any) -> pa.RecordBatchReader:
             )
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, AttributeError, OverflowError, TypeError, ValueError) as error:
+        # errors of Python itself say nothing of rows
+        why = "" if type(error) in {AttributeError, TypeError} else f": {'; '.join(map(str, error.args))}"
         raise SourceError(
-            f"rows cannot be read from {type(data).__name__}: {'; '.join(map(str, error.args))}. Rows are a DataFrame of "
-            "pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or an Arrow table or reader"
+            f"rows cannot be read from {type(data).__name__}{why}. Rows are a DataFrame of pandas, Polars or Spark, a relation of "
+            "DuckDB, a list of dicts with names of columns, or an Arrow table or reader"
         ) from error
     own = zip(getattr(data, "columns", ()), getattr(data, "dtypes", ()), strict=False)
     kinds = chain(own, ((f.name, f.type) for f in reader.schema))
@@ -340,7 +344,7 @@ class _Batch:
         position, feed = before.after(self.name), table_feed(table.name, table.config, table)
         if isinstance(self.rows, FrameRows) and self.where is None:
             changes = self.rows.changes(_Decoder(feed, self.op, self.name), feed.order_by)
-            if self.keep is None:
+            if self.keep != "last":
                 self._refuse_repeated(feed, self.rows.repeated())
             table.report.engine = "spark"
             table.add_remote(changes, Rejected.none(), position, (), is_atomic=True)
@@ -362,7 +366,7 @@ class _Batch:
         for changes in self._changes(table):
             hashes.append(key_hashes(_keys(changes.table)))
             yield changes
-        if self.keep is None:
+        if self.keep != "last":
             self._refuse_repeated(table, repeated(np.concatenate(hashes)))
 
     def _replacing(

@@ -16,6 +16,7 @@ from nevermore.pipelines.errors import PositionLostError, SourceError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table
 from nevermore.pipelines.iceberg.commit import make_current, retry_conflicts
+from nevermore.pipelines.iceberg.positions import LOG_ORDINAL
 from nevermore.pipelines.wording import counted
 
 if TYPE_CHECKING:
@@ -91,10 +92,12 @@ def _attempt(
     catalog: "Catalog", name: str, snapshot_id: int | None, before: datetime | None, *, is_dry: bool
 ) -> Rollback:
     table = find_table(catalog, name)
-    line = [] if table is None else list(positions.ancestors(table))
+    if table is None:
+        raise SourceError(f"{name} does not exist yet: ingest first")
+    line = list(positions.ancestors(table))
     until = None if before is None else before.timestamp() * 1000
     chosen = [s for s in line if (s.snapshot_id == snapshot_id if until is None else s.timestamp_ms < until)]
-    if table is None or not chosen:
+    if not chosen:
         wanted = f"snapshot {snapshot_id}" if before is None else f"snapshot before {before:%Y-%m-%dT%H:%M:%S%z}"
         raise SourceError(
             f"{name} has no {wanted} among the ancestors of its current one, of which it has {len(line):,}; "
@@ -103,7 +106,7 @@ def _attempt(
     target = chosen[0]
     undone = list(takewhile(lambda s: s.snapshot_id != target.snapshot_id, line))
     kept = line[len(undone) :]
-    made = [positions.summary_properties(s).get(positions.LOG_ORDINAL) for s in kept]
+    made = [positions.summary_properties(s).get(LOG_ORDINAL) for s in kept]
     reached = next((ordinal for ordinal in made if ordinal is not None), None)
     if reached is None:
         raise PositionLostError(
@@ -116,31 +119,25 @@ def _attempt(
             f"choose that snapshot or a later one, or rebuild the rows: nevermore resync {name}"
         )
     repeated = _repeatable(catalog, name, int(reached))
-    lost = [s.snapshot_id for s in undone if not _is_repeated(s)]
+    # a rewrite of files changes no rows, and the log has those of its commits
+    lost = [s.snapshot_id for s in undone if not _is_rewrite(s) and LOG_ORDINAL not in positions.summary_properties(s)]
     if undone and not is_dry:
         make_current(table, target.snapshot_id)
     return Rollback(
-        table=name,
-        snapshot_id=target.snapshot_id,
-        committed_at=datetime.fromtimestamp(target.timestamp_ms / 1000, UTC),
-        undone=tuple(s.snapshot_id for s in undone),
-        lost=tuple(lost),
-        repeated=repeated,
+        name,
+        target.snapshot_id,
+        datetime.fromtimestamp(target.timestamp_ms / 1000, UTC),
+        tuple(s.snapshot_id for s in undone),
+        tuple(lost),
+        repeated,
         is_dry=is_dry,
     )
-
-
-def _is_repeated(snapshot: "Snapshot") -> bool:
-    """Whether a snapshot has no rows but those of its parent and of the log; a rewrite of files changes none."""
-    return _is_rewrite(snapshot) or positions.LOG_ORDINAL in positions.summary_properties(snapshot)
 
 
 def _may_be_rebuilt(snapshot: "Snapshot") -> bool:
     """Whether a snapshot may be that of a resync. Ingest itself only removes whole files when the source was truncated."""
     summary = positions.summary_properties(snapshot)
-    return (
-        not _is_rewrite(snapshot) and positions.LOG_ORDINAL in summary and int(summary.get("deleted-data-files", 0)) > 0
-    )
+    return not _is_rewrite(snapshot) and LOG_ORDINAL in summary and int(summary.get("deleted-data-files", 0)) > 0
 
 
 def _is_rewrite(snapshot: "Snapshot") -> bool:
@@ -154,6 +151,11 @@ def _repeatable(catalog: "Catalog", name: str, reached: int) -> int:
         PositionLostError: the log does not have all of them.
     """
     log = ChangeLog(catalog, change_log_name(name))
+    if log.table is None:
+        raise PositionLostError(
+            f"{name} has no change log, from which an ingest would apply the later changes again: {log.name} is not in the "
+            "catalog. If its files are still there, `nevermore recover` finds them"
+        )
     try:
         log.check_reached(name, reached)
         log.check_complete(reached)

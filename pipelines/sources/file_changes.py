@@ -52,16 +52,7 @@ def fingerprints_of(file: ListedFile, lengths: Iterable[int], filesystem: FileSy
                 hashed.update(block)
                 at += len(block)
             found[border] = hashed.hexdigest()
-    whole = ReadFile(
-        name=file.name,
-        size=file.size,
-        read_bytes=0,
-        lines=0,
-        kept_bytes=kept,
-        fingerprint=found[kept],
-        finished=False,
-    )
-    return Fingerprints(whole, found)
+    return Fingerprints(ReadFile(file.name, file.size, 0, 0, kept, found[kept], finished=False), found)
 
 
 def _read(stream: Any, start: int, end: int) -> bytes:
@@ -229,12 +220,12 @@ def _changed_files(
         may_be_late = has_late and _is_recent(file, position.settled_ns)
         if file.arrived_ns > position.until_ns or not (is_new or may_be_late or is_unfinished):
             return False
-        is_swept = is_new and position.swept and place(file.name) <= place(position.swept)
-        return is_unfinished or not is_swept
+        return is_unfinished or not (is_new and position.swept and place(file.name) <= place(position.swept))
 
     looked_at = (
         partial(_looked_at, file, position, gone, listing.filesystem) for file in listed if may_have_changed(file)
     )
+    seen = set[str]()
     for file, prints in look(looked_at):
         same_name, is_new = position.find(file.name), file.arrived_ns > position.settled_ns
         known: ReadFile | None
@@ -245,6 +236,10 @@ def _changed_files(
         else:
             known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it reports the problem
         if known is not None:
+            if same_name is None and known.kept_bytes and known.fingerprint in seen:
+                skip(RE_DELIVERED, 1)
+                continue
+            seen.add(known.fingerprint)
             # other content under a known name is a new file, of which the change log cannot contain lines
             is_old_name = not is_new or place(file.name) <= place(position.highest)
             yield _ChangedFile(file, known, same_name is None and known.lines == 0 and is_old_name)

@@ -156,14 +156,14 @@ def _blob(document: Document, end_of_blobs: int, path: str) -> PuffinBlob:
     if offset < len(MAGIC) or length < 0 or offset + length > end_of_blobs:
         raise MalformedTableError(f"{path}: a blob of {length} bytes at {offset} does not lie before the footer")
     return PuffinBlob(
-        type=document.text("type"),
-        fields=document.integers("fields"),
-        snapshot_id=document.integer("snapshot-id", default=-1),
-        sequence_number=document.integer("sequence-number", default=-1),
-        offset=offset,
-        length=length,
-        compression=document.optional_text("compression-codec"),
-        properties=document.text_mapping("properties"),
+        document.text("type"),
+        document.integers("fields"),
+        document.integer("snapshot-id", default=-1),
+        document.integer("sequence-number", default=-1),
+        offset,
+        length,
+        document.optional_text("compression-codec"),
+        document.text_mapping("properties"),
     )
 
 
@@ -566,11 +566,11 @@ def locate_index(blob: PuffinBlob, path: str) -> BitmapIndexBlob:
     """The place of an index, from a footer that states the size of its directory and the type of its values."""
     properties = blob.properties
     return BitmapIndexBlob(
-        field_id=blob.fields[0],
-        path=path,
-        offset=blob.offset,
-        length=blob.length,
-        directory_bytes=int(properties[DIRECTORY_BYTES][:18]),
-        column_type=properties[COLUMN_TYPE],
+        blob.fields[0],
+        path,
+        blob.offset,
+        blob.length,
+        int(properties[DIRECTORY_BYTES][:18]),
+        properties[COLUMN_TYPE],
         is_list=properties.get(IS_LIST) == "true",
     )

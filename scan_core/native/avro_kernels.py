@@ -55,10 +55,12 @@ def read_long(data: Any, at: Any, end: Any) -> Any:
 def read_block(data: Any, at: Any, end: Any) -> Any:
     """(number of items of a block, where it must end or -1, position of its first item); -1 as position if it is broken."""
     count, at = read_long(data, at, end)
-    if at < 0 or count >= 0:
+    if at < 0 or not at - end <= count <= end - at:
+        return 0, -1, -1
+    if count >= 0:
         return count, -1, at
     size, at = read_long(data, at, end)
-    if at < 0 or size < 0 or size > end - at or count < -_MAX:
+    if at < 0 or size < 0 or size > end - at:
         return 0, -1, -1
     return -count, at + size, at
 

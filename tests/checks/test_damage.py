@@ -1,12 +1,14 @@
 """`verify_table` finds a flipped bit in any file of ours, and in files of others what their formats let it find."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ from nevermore.pipelines.iceberg.parquet_output import WriterOptions
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
 from nevermore.pipelines.iceberg.table_writer import write_deletes, write_rows
 from nevermore.scan_core import ScanError
+from nevermore.scan_core.bitmaps.column_index import _CHECKED
 from nevermore.scan_core.deletes.indexes import DELETE_CACHE
 from nevermore.scan_core.files.parquet.file_layout import FOOTERS
 from nevermore.scan_core.io import cache
@@ -143,6 +146,36 @@ def test_flipped_bit_in_a_file_of_ours_is_found(ours: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", OURS)
 def test_every_of_many_flipped_bits_in_files_of_ours_is_found(ours: Path, kind: str) -> None:
     assert missed(ours, kind, 300) == []
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_page_header_that_cannot_be_read_is_named_by_its_number(tmp_path: Path, page: int) -> None:
+    metadata = foreign_table(tmp_path, "parquet")
+    (path,) = files_of(metadata)["data"]
+    pq.write_table(pq.read_table(path), path, write_page_checksum=True, compression="none", use_dictionary=True)
+    column = pq.read_metadata(path).row_group(0).column(2)
+    place = (column.dictionary_page_offset, column.data_page_offset)[page]
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + b"\0" + content[place + 1 :])
+    found = [d for d in verified(metadata).damage if d.place.startswith("row group 0, column 'x'")]
+    told = f"the page at {place} has no header, or one without sizes"
+    assert [(d.place, d.problem) for d in found] == [(f"row group 0, column 'x', page {page}", told)]
+
+
+def test_a_bitmap_index_without_columns_is_damage(ours: Path) -> None:
+    path = files_of(ours)["statistics"][0]
+    whole = path.read_bytes()
+    begin, end = whole.index(b'{"blobs"'), whole.rindex(_CHECKED)
+    head = re.sub(rb'"fields": ?\[\d+\]', lambda match: match[0][:-2] + b" ]", whole[begin:end])
+    assert head != whole[begin:end]
+    after = end + len(_CHECKED)
+    try:
+        path.write_bytes(whole[:begin] + head + whole[end:after] + f"{crc32(head):08x}".encode() + whole[after + 8 :])
+        problems = [d.problem for d in verified(ours).damage]
+    finally:
+        path.write_bytes(whole)
+    assert problems
+    assert all("it states no column, no type of values, or no size of the directory" in text for text in problems)
 
 
 def foreign_table(folder: Path, file_format: str) -> Path:

@@ -169,7 +169,35 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"d \(duration",
     ),
     "an interval": (pa.table({"id": [3], "l": pa.nulls(1, pa.list_(pa.month_day_nano_interval()))}), r"no type for l"),
-    "no rows at all": (5, "rows cannot be read from int"),
+    **{
+        f"no rows: {data!r}": (
+            data,
+            rf"^rows cannot be read from {type(data).__name__}\. Rows are a DataFrame of pandas, .*, a list of dicts",
+        )
+        for data in (
+            5,
+            None,
+            "a.parquet",
+            b"",
+            {"id": 3},
+            {"id": [3]},
+            ({"id": 3},),
+            {3},
+            [3],
+            [None],
+            [{"id": 3}, 4],
+            [[3]],
+            [{3: 4}],
+        )
+    },
+    "dates beyond Arrow's range": (
+        pa.table({"id": [3], "amount": [1.0], "name": ["c"], "d": pa.array([2**31 - 1], pa.int32()).cast(pa.date32())}),
+        "column d: 5881580-07-11 is no date within the years 1 to 9999",
+    ),
+    "times beyond Arrow's range": (
+        pa.table({"id": [3], "amount": [1.0], "name": ["c"], "t": pa.array([2**62], pa.timestamp("us", "UTC"))}),
+        "column t: 148108-07-06T14:00:27.387904 is no",
+    ),
 }
 
 
@@ -353,6 +381,19 @@ def test_a_report_says_in_one_line_what_was_applied(project: Project) -> None:
     first, again = (str(project.upsert(NAME, ROWS, batch_id="1")) for _ in range(2))
     assert re.fullmatch(r"shop.orders: 2 updates; 2 rows and 0 deletes in 1 commit, snapshot \d+", first)
     assert again == "shop.orders: nothing new"
+
+
+@pytest.mark.parametrize("name", [3, dt.date(2026, 1, 1), ["1"], b"1", UUID(int=0)], ids=repr)
+@pytest.mark.parametrize("op", ["upsert", "delete"])
+def test_the_name_of_a_batch_is_a_text(project: Project, op: str, name: Any) -> None:
+    with pytest.raises(SourceError, match=rf"batch_id is {re.escape(repr(name))}: it must be a text, the name of the"):
+        getattr(project, op)(NAME, ROWS, batch_id=name)
+    assert snapshots(project) == [None, None]
+
+
+def test_another_choice_of_rows_than_the_last_is_none(project: Project) -> None:
+    with pytest.raises(SourceError, match="1 key more than once in the data, such as id = 1: keep one row of each"):
+        project.upsert(NAME, [ROWS[0], ROWS[0]], keep="first")  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_is_remembered(project: Project) -> None:

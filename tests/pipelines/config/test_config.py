@@ -169,6 +169,12 @@ published:
             MINIMAL + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
             "would share the change log change_log.shop_products_x",
         ),
+        (
+            "tables:"
+            + "".join(f"\n  a.{n}: {{source: {{type: python, asset: marts/totals}}, key: [id]}}" for n in "xy")
+            + "\n",
+            "nevermore.yaml:3: tables.a.y: would share the asset marts/totals with a.x; rename one of them",
+        ),
     ],
 )
 def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

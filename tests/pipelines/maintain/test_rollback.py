@@ -1,6 +1,7 @@
 """A mirror that is rolled back becomes the same again by the next ingest; what would not is refused."""
 
 import json
+import shutil
 from typing import Any
 
 import pyarrow as pa
@@ -113,3 +114,28 @@ def test_a_snapshot_without_a_position_is_refused(tmp_path: Any, capsys: pytest.
     code, _, errors = call(project, capsys, "rollback", NAME, "--to", str(first))
     assert (code != 0, "records which changes of the log it contains" in errors) == (True, True), errors
     assert [row["id"] for row in project.rows()] == [1, 7]
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+@pytest.mark.parametrize("choice", ["--to", "--before"])
+def test_a_mirror_without_its_log_or_without_a_table_is_refused_for_what_it_lacks(
+    project: Project, capsys: pytest.CaptureFixture[str], choice: str, *, is_dry: bool
+) -> None:
+    before = current(project)
+    words = [
+        choice,
+        str(snapshots(project)[1]) if choice == "--to" else "2100-01-01",
+        *(["--dry-run"] if is_dry else []),
+    ]
+    log = project.table(LOG)
+    log.catalog.drop_table(LOG)
+    shutil.rmtree(log.location().removeprefix("file://"))
+    code, _, errors = call(project, capsys, "rollback", NAME, *words)
+    assert (code, current(project)) == (1, before)
+    assert (
+        f"{NAME} has no change log, from which an ingest would apply the later changes again: {LOG} is not in" in errors
+    )
+    project.write({"shop.others": {"key": ["id"]}})
+    code, _, errors = call(project, capsys, "rollback", "shop.others", *words)
+    assert code == 1
+    assert "shop.others does not exist yet: ingest first" in errors

@@ -39,6 +39,27 @@ def test_re_delivered_file_under_a_new_name_is_left_out_and_told(reader: Reader)
     assert told == [("re-delivered file", 1)]
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("is_first_read", [False, True])
+def test_the_same_content_twice_counts_once_in_a_run_as_across_runs(
+    reader: Reader, count: int, *, is_first_read: bool
+) -> None:
+    found = []
+    for number in range(count):
+        reader.write(f"{number}", lines(1, 2))
+        if is_first_read and not number:
+            found += reader.run()
+    reader.write("other", lines(3))
+    reader.write("empty", "")
+    reader.write("empty too", "")
+    told: list[tuple[str, int]] = []
+    found += reader.run(on_skipped=lambda reason, count: told.append((reason, count)))
+    assert numbers(found) == [1, 2, 3]
+    assert told == [("re-delivered file", 1)] * (count - 1)
+    reader.write("1", lines(1, 2, 4))  # the copy goes on
+    assert numbers(reader.run())[-1] == 4
+
+
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_files_alike_at_both_ends_are_different_files(reader: Reader, name: str) -> None:
     reader.write("a", lines(*range(1000, 3000)))
