@@ -39,6 +39,8 @@ def _naming_folder() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
+        if isinstance(error, duckdb.FatalException):  # which ends the database of this process
+            _first_connection.cache_clear()
         said = str(error)
         if isinstance(error, TemporaryFolderError) or (_PREFIX not in said and "temp_directory" not in said):
             raise
@@ -101,10 +103,7 @@ _THREAD_BYTES = 64 * 1024**2
 
 def open_connection() -> duckdb.DuckDBPyConnection:
     """A new connection, with its own registered relations and temporary tables."""
-    connection = _connected()
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET arrow_lossless_conversion = true")
-    return connection
+    return _connected().execute("SET TimeZone = 'UTC'; SET arrow_lossless_conversion = true")
 
 
 _COMMIT_BYTES = 32 * 1024**2
@@ -172,9 +171,8 @@ def private_database() -> Iterator[PrivateDatabase]:
         try:
             yield PrivateDatabase(connection, catalog)
         finally:
-            connection.execute("USE memory")
             with suppress(duckdb.Error):  # what cannot be written any more is not needed any more
-                connection.execute(f"DETACH {catalog}")
+                connection.execute(f"USE memory; DETACH {catalog}")
 
 
 _numbers = itertools.count()

@@ -204,9 +204,8 @@ def _missing_extra(error: ModuleNotFoundError) -> str | None:
         package = "pyspark"
     if package not in _EXTRAS or find_spec(package) is not None:
         return None
-    extra = _EXTRAS[package]
     return (
-        f"this needs {package}, which is not installed: pip install 'nevermore-iceberg[{extra}]', or 'nevermore-iceberg[all]' "
+        f"this needs {package}, which is not installed: pip install 'nevermore-iceberg[{_EXTRAS[package]}]', or 'nevermore-iceberg[all]' "
         "for the whole pipeline"
     )
 
@@ -279,7 +278,8 @@ def _correctable(error: Exception) -> tuple[int, str] | None:
 
     message = explained(error)
     if message is None:
-        return (1, str(error)) if isinstance(error, OSError) else None
+        do = ": make room in one of them, or set TMPDIR to another folder" if "No usable temp" in str(error) else ""
+        return (1, f"{error}{do}") if isinstance(error, OSError) else None
     return (error.exit_code if isinstance(error, PipelineError | ScanError) else 1), message
 
 

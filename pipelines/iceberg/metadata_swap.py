@@ -41,7 +41,7 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
     """Make `new` the current metadata file if `old` still is; False if not, None in catalogs that are not SQL ones.
 
     Raises:
-        CommitNotWrittenError: the disk of an SQLite catalog is full; SQLite has undone the change.
+        CommitNotWrittenError: the disk of an SQLite catalog is full, or refuses its journal; nothing was changed.
     """
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
@@ -59,9 +59,12 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
         with catalog.engine.begin() as connection:
             return bool(connection.execute(statement).rowcount == 1)
     except OperationalError as error:
-        if getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL":
+        # SQLite has undone the change, or has not begun it: it cannot make its journal
+        if getattr(error.orig, "sqlite_errorname", "") not in {"SQLITE_FULL", "SQLITE_CANTOPEN"}:
             raise
-        raise CommitNotWrittenError("nothing was committed: the disk of the catalog is full") from error
+        raise CommitNotWrittenError(
+            "nothing was committed: the disk of the catalog is full, or the folder of its file cannot be written"
+        ) from error
 
 
 def can_swap(catalog: "Catalog") -> bool:

@@ -105,9 +105,8 @@ def _attempt(
         )
     target = chosen[0]
     undone = list(takewhile(lambda s: s.snapshot_id != target.snapshot_id, line))
-    kept = line[len(undone) :]
-    made = [positions.summary_properties(s).get(LOG_ORDINAL) for s in kept]
-    reached = next((ordinal for ordinal in made if ordinal is not None), None)
+    made = (positions.summary_properties(s).get(LOG_ORDINAL) for s in line[len(undone) :])
+    reached = next(filter(None, made), None)
     if reached is None:
         raise PositionLostError(
             f"{name}: neither snapshot {target.snapshot_id} nor an ancestor records which changes of the log it contains, so an "

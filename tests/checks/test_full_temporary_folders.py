@@ -2,15 +2,19 @@
 
 import json
 import resource
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from nevermore.checks.published_equality import check_published
+from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.sql_columns import (
+    PrivateDatabase,
     TemporaryFolderError,
     limited_memory,
     open_connection,
@@ -121,3 +125,20 @@ def test_a_published_table_fails_instead_of_not_being_compared(tmp_path: Path) -
     assert "the folder for temporary files, /" in found.details[0]
     assert [other.passed for other in others] == [True]
     assert all(result.passed for result in check_published(config, NAME))
+
+
+def test_a_database_that_a_broken_disk_has_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(database: PrivateDatabase, *_: object) -> int:
+        database.connection.close()  # as every use of one that is ended, what follows fails
+        folder = tempfile.gettempdir()
+        raise duckdb.FatalException(
+            f"database has been invalidated: cannot truncate {folder}/nevermore-duckdb-1/rows.wal"
+        )
+
+    before = sql_columns._first_connection()
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateDatabase, "append", ended)
+        with pytest.raises(TemporaryFolderError, match="cannot truncate"), limited_memory(64 * 1024**2):
+            _stored()
+    assert sql_columns._first_connection() is not before
+    _stored()

@@ -8,7 +8,7 @@ from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.update import update_table_metadata
 
 from nevermore import scan_core
-from nevermore.pipelines.errors import CommitConflictError
+from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError
 from nevermore.pipelines.iceberg import metadata_swap
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes
 from nevermore.pipelines.iceberg.commit import RowDelta, commit, upgrade
@@ -276,3 +276,19 @@ def test_commit_row_delta_uses_the_same_way(table: Any) -> None:
     delta = RowDelta(table)
     RowDelta(table).commit(write_rows(pa.table({"id": [1]}), delta.target, delta.default_spec), {})
     assert len(document(table)["snapshots"]) == 1
+
+
+def test_a_commit_whose_database_takes_no_journal_leaves_no_file(table: Any, tmp_path: Path) -> None:
+    append(table, 0)
+    (database,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes()[:6] == b"SQLite")
+    journal = database.with_name(f"{database.name}-journal")
+    before = set(tmp_path.rglob("metadata/*"))
+    journal.symlink_to(tmp_path / "no folder" / "journal")
+    with pytest.raises(
+        CommitNotWrittenError, match=r"^nothing was committed: the disk of the catalog is full, or the fol"
+    ):
+        append(table, 1)
+    journal.unlink()
+    assert set(tmp_path.rglob("metadata/*")) == before
+    append(table, 2)
+    assert [row["id"] for row in rows_of(table)] == [0, 2]
