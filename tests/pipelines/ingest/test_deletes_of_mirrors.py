@@ -188,7 +188,7 @@ def lineage(project: Project, key: str) -> dict[Any, tuple[int, int, str]]:
 @pytest.mark.each(6)
 @pytest.mark.parametrize("engine", ["local"], indirect=True)  # tasks of Spark look up no rows
 @pytest.mark.parametrize("kind", IDS)
-def test_vectors_keep_the_ids_of_rows_that_are_updated(kind: str, tmp_path: Path) -> None:
+def test_rule_31_vectors_keep_the_ids_of_rows_that_are_updated(kind: str, tmp_path: Path) -> None:
     declared, made = IDS[kind]
     options = {"key": ["id"], "types": {"id": declared}, **MODES["vectors"]}
 

@@ -112,7 +112,7 @@ def test_global_deletes_of_a_partitioned_table_do_not_dangle_while_a_partition_n
 
 
 @pytest.mark.parametrize("first", ["compaction", "vectors"])
-def test_a_vector_for_a_file_that_a_compaction_replaced(
+def test_rule_31_a_vector_for_a_file_that_a_compaction_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Ingest writes vectors for the files that it has read; a compaction replaces them before either commits."""
@@ -168,7 +168,7 @@ def test_rows_that_get_ids_while_a_compaction_runs_keep_them(tmp_path: Path, mon
     assert (report.replanned, report.given_up, report.files_after) == (2, 0, 1)
 
 
-def test_a_table_that_is_upgraded_during_a_conversion_gets_vectors(
+def test_rule_31_a_table_that_is_upgraded_during_a_conversion_gets_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables of format version 3 get no new position-delete files (rule 31)."""
@@ -274,7 +274,7 @@ def test_a_delete_by_a_dropped_column_that_comes_after_a_compaction_is_not_made_
     assert "deletes rows by column 'n'" in damage[0].problem
 
 
-def test_a_commit_with_vectors_makes_only_its_own_deletes_permanent(tmp_path: Path) -> None:
+def test_rule_31_a_commit_with_vectors_makes_only_its_own_deletes_permanent(tmp_path: Path) -> None:
     """Scans read NULL for the dropped column, so the older delete removes all rows until it is rolled back."""
     catalog = catalog_in(tmp_path)
     schema = dropped_column(catalog, 3, has_later_column=False)

@@ -69,7 +69,7 @@ def check_tidy(project: Project) -> None:
 
 
 @pytest.mark.parametrize("mode", ["replace", "append", "upsert"])
-def test_rows_are_seen_after_the_audit_and_not_before(project: Project, mode: Mode) -> None:
+def test_rule_33_rows_are_seen_after_the_audit_and_not_before(project: Project, mode: Mode) -> None:
     audit = Audit(project)
     published = project.must_publish(mode, SECOND, {2: 20}, audit=audit)
     assert (audit.staged, audit.seen) == ([[(1, 10), (2, 20)]], [[(1, 1, 10)]])
@@ -96,7 +96,7 @@ def test_rows_that_fail_leave_the_table_as_it_was_and_stay_on_their_branch(proje
     assert (project.rows, branches(project)) == ([(1, 1, 12)], [branch])
 
 
-def test_a_commit_to_other_partitions_asks_for_no_other_audit(project: Project) -> None:
+def test_rule_33_a_commit_to_other_partitions_asks_for_no_other_audit(project: Project) -> None:
     audit = Audit(project, lambda: project.publish("replace", THIRD, {3: 30}, run="other"))
     project.publish("replace", SECOND, {2: 20}, audit=audit)
     assert len(audit.staged) == 1
@@ -105,7 +105,7 @@ def test_a_commit_to_other_partitions_asks_for_no_other_audit(project: Project) 
 
 
 @pytest.mark.parametrize("mode", ["replace", "append", "upsert"])
-def test_a_commit_to_the_same_partition_asks_for_another_audit(project: Project, mode: Mode) -> None:
+def test_rule_33_a_commit_to_the_same_partition_asks_for_another_audit(project: Project, mode: Mode) -> None:
     audit = Audit(project, lambda: project.publish("upsert", FIRST, {7: 70}, run="other", state="0"))
     project.publish(mode, FIRST, {1: 11}, audit=audit)
     assert len(audit.staged) == 2
