@@ -9,6 +9,7 @@ from nevermore.scan_core.spark.frames import register as register
 from nevermore.scan_core.spark.frames import reports_of as reports_of
 from nevermore.scan_core.spark.frames import why_not_native as why_not_native
 from nevermore.scan_core.spark.native import NativeLimits as NativeLimits
+from nevermore.scan_core.spark.package import SPARK_FAILURES as SPARK_FAILURES
 from nevermore.scan_core.spark.package import build_package as build_package
 from nevermore.scan_core.spark.package import check_package as check_package
 from nevermore.scan_core.spark.package import equip as equip
@@ -26,7 +27,6 @@ from nevermore.scan_core.spark.reader_choice import Reader as Reader
 from nevermore.scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
 from nevermore.scan_core.spark.reader_choice import require_session as require_session
 from nevermore.scan_core.spark.reports import TaskReports as TaskReports
-from nevermore.scan_core.spark.session import SPARK_FAILURES as SPARK_FAILURES
 from nevermore.scan_core.spark.session import configured as configured
 from nevermore.scan_core.spark.session import planning as planning
 from nevermore.scan_core.spark.session import spark_message as spark_message

@@ -21,8 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
@@ -48,7 +46,7 @@ from nevermore.scan_core.model.snapshot import DeleteFile, FileFormat
 from nevermore.scan_core.read.projection import METADATA_IDS, POS, Constant, FileProjection
 from nevermore.scan_core.read.split_reader import read_split, resolve_deletes
 from nevermore.scan_core.run import run_splits
-from nevermore.scan_core.spark.package import equip
+from nevermore.scan_core.spark.package import SPARK_FAILURES, equip
 from nevermore.scan_core.spark.source import prepare_worker, with_shared_indexes
 from nevermore.scan_core.spark.types import spark_type
 from nevermore.scan_core.split.tasks import (
@@ -222,7 +220,7 @@ def spark_schemes(spark: SparkSession, tasks: Sequence[FileScanTask], io: FileIO
         for name in (found[scheme],) if scheme in found else _SCHEMES.get(scheme, (scheme,)):
             try:
                 spark.read.schema("x int").parquet(f"{name}://{authority}{location.path}").inputFiles()
-            except (PySparkException, Py4JError) as error:
+            except SPARK_FAILURES as error:
                 reason = reason or next((line for line in str(error).splitlines() if "Exception" in line), str(error))
             else:
                 found[scheme] = name

@@ -12,34 +12,39 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import which
+from typing import Any
 from weakref import WeakSet
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from nevermore.scan_core.io import temporary_folder, whole_file
 from nevermore.scan_core.model.errors import OptionError
 from nevermore.scan_core.native import machine_code_file
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+SPARK_FAILURES = (PySparkException, Py4JError)
+"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
 
 DISTRIBUTION = "nevermore-iceberg"
 PACKAGES = ("pipelines", "scan_core")
-REQUIREMENTS = (
-    "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
-    "pyyaml", "sqlglot", "xxhash",
+NEEDED = (
+    "cramjam", "fastavro", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring", "pyyaml", "sqlglot",
+    "xxhash",
 )  # fmt: skip
 """Libraries that tasks import: pandas is required by Spark itself, pyiceberg opens object stores."""
+REQUIREMENTS = (*NEEDED, "llvmlite", "numba")
+"""With the compiler, without which tasks use NumPy."""
 
 OPTIONAL = ("confluent-kafka", "obstore")
 """Libraries that tasks import where they read topics or object stores: packed if they are installed here."""
@@ -86,14 +91,14 @@ def build_package(folder: Path) -> SparkPackage:
     return SparkPackage(path, requirements)
 
 
-_equipped: "WeakSet[SparkSession]" = WeakSet()
+_equipped = WeakSet[SparkSession]()
 
 
-def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None) -> None:
+def equip(session: SparkSession, archives: Sequence[Path | str] | None = None) -> None:
     """Send code to the workers of a session, once, and let one task try whether it runs there.
 
     Args:
-        session: a session, classic or Connect. Workers on this machine have this code from the start.
+        session: a session, classic or Connect. Workers that run this very Python have this code from the start.
         archives: archives of code to send; None for one of this code.
 
     Raises:
@@ -102,7 +107,8 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     is_classic = hasattr(session, "_jsparkSession")  # Connect has none
     is_here = is_classic and is_local(session.sparkContext.master)
     if is_here:  # Spark would take any `python3` of the path
-        session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        python = session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        is_here = Path(which(python) or python).parent == Path(sys.executable).parent
     if session in _equipped or (is_here and not archives):
         return
     sent = ""
@@ -114,10 +120,9 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
                 session.sparkContext.addPyFile(file)
             else:
                 session.addArtifacts(file, pyfile=True)
-    except (Py4JError, PySparkException) as error:  # not fatal where it is installed
+    except SPARK_FAILURES as error:  # not fatal where it is installed
         sent = f", and it cannot be sent to them: {str(error).partition(chr(10))[0]}"
-    missing = None if is_here else session.range(1).select(_missing_module()).first()[0]
-    if missing is not None:
+    if not is_here and (missing := session.range(1).select(_missing_modules()).first()[0]):
         raise OptionError(
             f"the Python of Spark's workers lacks {missing}{sent}; `nevermore spark-package --with-dependencies` packs "
             "the code and the libraries that workers need, see 'Run on a Spark cluster' in the documentation"
@@ -125,19 +130,19 @@ def equip(session: "SparkSession", archives: Sequence[Path | str] | None = None)
     _equipped.add(session)
 
 
-def _missing_module() -> Any:
-    """A column with what the Python of a worker lacks, or NULL; computed without Arrow, which it may lack too."""
+def _missing_modules() -> Any:
+    """A column with the names of what the Python of a worker lacks; computed without Arrow, which it may lack too."""
     from pyspark.sql.functions import udf
 
-    def missing() -> str | None:
-        from importlib import import_module
+    def missing() -> str:
+        from importlib import import_module, util
 
+        lacking = ", ".join(name for name in NEEDED if util.find_spec(name.replace("pyyaml", "yaml")) is None)
         try:
-            for name in ("pyarrow", "nevermore.scan_core.spark.source"):
-                import_module(name)
+            import_module("nevermore.scan_core.spark.source")
         except ImportError as error:
-            return error.name or str(error)
-        return None
+            return lacking or error.name or str(error)
+        return lacking
 
     missing.__module__ = "__main__"  # so that it is sent by its code, not by its name
     return udf(missing, "string", useArrow=False)()
@@ -182,16 +187,9 @@ def code_digest() -> str:
 
 def pinned_requirements() -> tuple[str, ...]:
     """`name==version` of the installed library."""
-    return tuple(f"{name}=={version(name)}" for name in (*REQUIREMENTS, *_installed(OPTIONAL)))
-
-
-def _installed(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        try:
-            version(name)
-        except PackageNotFoundError:
-            continue
-        yield name
+    return tuple(
+        f"{name}=={version(name)}" for name in (*REQUIREMENTS, *(x for x in OPTIONAL if find_spec(x.replace("-", "_"))))
+    )
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nevermore.scan_core.io.private_files import private_folder, temporary_folder
 from nevermore.scan_core.model.options import ScanMetrics
+from nevermore.scan_core.spark.package import SPARK_FAILURES
 
 REPORT_PATTERN = "stage-*.json"
 _PLAN_FILE = "plan.json"
@@ -139,7 +138,7 @@ def _fetch(spark: SparkSession, parallelism: int, folder: Path) -> None:
     rows = spark.range(0, number, 1, number).mapInArrow(partial(_reports_here, str(folder)), "name string, text string")
     try:
         found = rows.distinct().toArrow()
-    except (PySparkException, Py4JError) as error:  # what was read and written is right without them
+    except SPARK_FAILURES as error:  # what was read and written is right without them
         _log.warning("reports of tasks are missing, as Spark cannot fetch them (%s)", type(error).__name__)
         return
     for name, text in zip(found["name"].to_pylist(), found["text"].to_pylist(), strict=True):

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from sqlglot import exp
@@ -35,7 +35,7 @@ from nevermore.scan_core.io.private_files import (
 )
 from nevermore.scan_core.model.errors import MissingRuntimeError, OptionError
 from nevermore.scan_core.spark.frames import register
-from nevermore.scan_core.spark.package import equip, is_local
+from nevermore.scan_core.spark.package import SPARK_FAILURES, equip, is_local
 from nevermore.scan_core.sql.query_shape import computes_by_queries, computes_in_unions
 
 MINIMUM_JAVA = 17
@@ -91,8 +91,6 @@ LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 would start 200 tasks for ten rows on a laptop."""
 
 
-SPARK_FAILURES = (PySparkException, Py4JError)
-"""PySpark maps only some of Java's exceptions to classes of their own; an aborted job is not among them."""
 _AWAITED = "Exception thrown in awaitResult"
 _OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
 

@@ -63,14 +63,19 @@ def test_code_reaches_workers_that_lack_it(kind: str, table: str, tmp_path: Path
         assert errors.count("reads all rows of") == 1
 
 
-@pytest.mark.parametrize("kind", ["master", "remote"])
-def test_libraries_that_workers_lack_are_named_before_a_job(kind: str, table: str, tmp_path: Path) -> None:
-    path = python_with_requirements(tmp_path / "python", without={"pyarrow"})
+@pytest.mark.parametrize(
+    ("kind", "lacking"),
+    [("master", ["pyarrow"]), ("master", ["cramjam", "sqlglot"]), ("remote", ["fastavro", "pyarrow", "pyyaml"])],
+)
+def test_libraries_that_workers_lack_are_named_before_a_job(
+    kind: str, lacking: list[str], table: str, tmp_path: Path
+) -> None:
+    path = python_with_requirements(tmp_path / "python", without=lacking)
     server = StandaloneCluster if kind == "master" else ConnectServer
     with server(tmp_path / "server", [path]) as found:
         seen, errors = run(table, kind, found.url)
     for way in ("python", "sql", "format"):
         assert seen[way].startswith(
-            "OptionError: the Python of Spark's workers lacks pyarrow; `nevermore spark-package --with"
+            f"OptionError: the Python of Spark's workers lacks {', '.join(lacking)}; `nevermore spark-package --with"
         )
     assert "Traceback" not in errors
