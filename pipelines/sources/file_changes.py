@@ -225,7 +225,6 @@ def _changed_files(
     looked_at = (
         partial(_looked_at, file, position, gone, listing.filesystem) for file in listed if may_have_changed(file)
     )
-    seen = set[str]()
     for file, prints in look(looked_at):
         same_name, is_new = position.find(file.name), file.arrived_ns > position.settled_ns
         known: ReadFile | None
@@ -236,10 +235,6 @@ def _changed_files(
         else:
             known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it reports the problem
         if known is not None:
-            if same_name is None and known.kept_bytes and known.fingerprint in seen:
-                skip(RE_DELIVERED, 1)
-                continue
-            seen.add(known.fingerprint)
             # other content under a known name is a new file, of which the change log cannot contain lines
             is_old_name = not is_new or place(file.name) <= place(position.highest)
             yield _ChangedFile(file, known, same_name is None and known.lines == 0 and is_old_name)
