@@ -92,6 +92,8 @@ def commit_until_known(
         CommitNotWrittenError: likewise, as a disk is full or broken.
         CommitUnknownError: the commit may have happened, or may still happen.
     """
+    from pyiceberg.exceptions import CommitFailedException
+
     name = ".".join(table.name())
     last: Exception | None = None
     is_in_flight = False
@@ -112,7 +114,7 @@ def commit_until_known(
             _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
             return
         # A conflict proves that this request failed; after any other error the request may still be in progress.
-        is_conflict = _is_conflict(last)
+        is_conflict = isinstance(last, (CommitFailedException, CommitConflictError))
         is_in_flight |= not is_conflict
         is_known = isinstance(last, CommitConflictError) or not is_in_flight
         if outcome == "lost" or (outcome == "pending" and is_known):
@@ -146,12 +148,6 @@ def _outcome(table: "Table", base_id: int | None, snapshot_id: int, *, is_staged
     return "unknown"  # the path back to the base has expired or was rolled back: the snapshot may have been on it
 
 
-def _is_conflict(error: Exception) -> bool:
-    from pyiceberg.exceptions import CommitFailedException
-
-    return isinstance(error, (CommitFailedException, CommitConflictError))
-
-
 _PASSING = frozenset(
     {
         errno.EAGAIN,
@@ -183,12 +179,9 @@ def is_transient(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and (error.errno in _PASSING or _PASSING_ANSWER.search(str(error))):
         return True
-    if (
-        type(error).__module__.partition(".")[0] in {"botocore", "psycopg2"}
-        and type(error).__name__ in _PASSING_CLASSES
-    ):
-        return True
-    return error.__cause__ is not None and is_transient(error.__cause__)
+    module, _, _ = type(error).__module__.partition(".")
+    is_passing = module in {"botocore", "psycopg2"} and type(error).__name__ in _PASSING_CLASSES
+    return is_passing or (error.__cause__ is not None and is_transient(error.__cause__))
 
 
 def _is_overloaded(error: Exception) -> bool:
@@ -196,8 +189,9 @@ def _is_overloaded(error: Exception) -> bool:
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from requests import RequestException
 
-    kinds: tuple[type[BaseException], ...] = (CommitStateUnknownException, ServerError, ServiceUnavailableError)
-    kinds = (*kinds, RequestException, ConnectionError, TimeoutError)
+    kinds: tuple[type[BaseException], ...] = (
+        CommitStateUnknownException, ServerError, ServiceUnavailableError, RequestException, ConnectionError, TimeoutError
+    )  # fmt: skip
     if (alchemy := sys.modules.get("sqlalchemy.exc")) is not None:
         kinds = (*kinds, alchemy.OperationalError)
     return isinstance(error, kinds)
@@ -213,8 +207,7 @@ class _Counted(NamedTuple):
     @classmethod
     def of(cls, file: ContentFile) -> Self:
         """Count a data or delete file."""
-        content = file.content.value if isinstance(file, DeleteFile) else 0
-        return cls(content, file.record_count, file.file_size_bytes)
+        return cls(file.content.value if isinstance(file, DeleteFile) else 0, file.record_count, file.file_size_bytes)
 
 
 def _operation(added: Sequence[ContentFile], removed: Sequence[ContentFile]) -> "Operation":

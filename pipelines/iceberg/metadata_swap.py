@@ -59,11 +59,15 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
         with catalog.engine.begin() as connection:
             return bool(connection.execute(statement).rowcount == 1)
     except OperationalError as error:
-        # SQLite has undone the change, or has not begun it: it cannot make its journal
-        if getattr(error.orig, "sqlite_errorname", "") not in {"SQLITE_FULL", "SQLITE_CANTOPEN"}:
+        if not getattr(error.orig, "sqlite_errorname", "").startswith(
+            ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_IOERR")
+        ):
             raise
+        # SQLite has undone the change, or undoes it when the database is read: nothing is on its way
+        if current_location(catalog, identifier) == new:
+            return True
         raise CommitNotWrittenError(
-            "nothing was committed: the disk of the catalog is full, or the folder of its file cannot be written"
+            "nothing was committed: the disk of the catalog is full or broken, or the folder of its file cannot be written"
         ) from error
 
 

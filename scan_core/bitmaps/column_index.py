@@ -572,5 +572,5 @@ def locate_index(blob: PuffinBlob, path: str) -> BitmapIndexBlob:
         blob.length,
         int(properties[DIRECTORY_BYTES][:18]),
         properties[COLUMN_TYPE],
-        is_list=properties.get(IS_LIST) == "true",
+        properties.get(IS_LIST) == "true",
     )

@@ -370,7 +370,7 @@ class DeleteCache:
         self._kept: BoundedCache[Hashable, Any] = BoundedCache(lambda entry: entry.num_bytes)
         self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._building: SharedBuilds[Hashable, Any] = SharedBuilds()
-        self._held: tuple[ref[object], object] | None = None
+        self._held: dict[int, Any] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -385,7 +385,7 @@ class DeleteCache:
 
         def find() -> "T | None":  # evaluated in each call otherwise, in 15 us
             with self._lock:
-                found: T | None = self._alive.get(key)
+                found = self._alive.get(key)
                 if found is not None:
                     self._keep(key, found, limit_bytes)
                 return found
@@ -403,15 +403,15 @@ class DeleteCache:
         return entry
 
     def hold(self, entry: Any, owner: object) -> None:
-        """Keep the entry that was used last for as long as its owner lives, such as a group of a scan that goes on.
+        """Keep the few entries that were used last for as long as their owners live, such as groups of a scan that goes on.
 
-        However little is to be cached, the next file of the scan needs it again.
+        However little is to be cached, the next file of the scan needs them again.
         """
-        self._held = ref(owner, self._let_go), entry
-
-    def _let_go(self, owner: ref[object]) -> None:
-        if self._held is not None and self._held[0] is owner:
-            self._held = None
+        key, held = id(owner), self._held
+        held.pop(key, None)
+        held[key] = entry, ref(owner, lambda _: held.pop(key, None))
+        for other in list(held)[:-_MAX_HELD]:
+            held.pop(other, None)
 
     def holds(self, key: Hashable) -> bool:
         """Whether an entry is there, and need not be built."""
@@ -421,7 +421,7 @@ class DeleteCache:
     def clear(self) -> None:
         """Remove every entry."""
         with self._lock:
-            self._held = None
+            self._held.clear()
             self._kept.clear()
             self._alive.clear()
 
@@ -436,6 +436,8 @@ class DeleteCache:
             self._kept.get(key, lambda: entry, limit_bytes)
 
 
+_MAX_HELD = 4
+"""More sets of keys than the deletes of a file have."""
 DELETE_CACHE = DeleteCache()
 """The cache of this process."""
 os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
@@ -468,7 +470,7 @@ class _KeySource:
         self._context = context
         self._metrics = metrics
         self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
-        self._narrowing = None if not context.runtime_filters else self._narrowed_by()
+        self._narrowing = self._narrowed_by() if context.runtime_filters else None
 
     @property
     def cache_key(self) -> Hashable:

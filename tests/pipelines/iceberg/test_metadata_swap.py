@@ -1,4 +1,7 @@
 import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.update import update_table_metadata
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
 from nevermore import scan_core
 from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenError
@@ -284,11 +289,39 @@ def test_a_commit_whose_database_takes_no_journal_leaves_no_file(table: Any, tmp
     journal = database.with_name(f"{database.name}-journal")
     before = set(tmp_path.rglob("metadata/*"))
     journal.symlink_to(tmp_path / "no folder" / "journal")
-    with pytest.raises(
-        CommitNotWrittenError, match=r"^nothing was committed: the disk of the catalog is full, or the fol"
-    ):
+    with pytest.raises(CommitNotWrittenError, match=r"^nothing was committed: the disk of the catalog is full or bro"):
         append(table, 1)
     journal.unlink()
     assert set(tmp_path.rglob("metadata/*")) == before
     append(table, 2)
     assert [row["id"] for row in rows_of(table)] == [0, 2]
+
+
+@pytest.mark.parametrize("has_happened", [False, True])
+def test_after_an_error_of_its_disk_the_database_tells_what_became_of_a_commit(
+    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_happened: bool
+) -> None:
+    append(table, 0)
+    before = set(tmp_path.rglob("metadata/*"))
+    broken = sqlite3.OperationalError("disk I/O error")
+    broken.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+
+    @contextmanager
+    def failing(engine: Engine) -> Iterator[Any]:
+        with engine.connect() as connection:
+            yield connection
+            if has_happened:
+                connection.commit()
+            raise OperationalError("UPDATE", {}, broken)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "begin", failing)
+        if has_happened:
+            append(table, 1)
+        else:
+            with pytest.raises(CommitNotWrittenError, match="the disk of the catalog is full or broken"):
+                append(table, 1)
+    if not has_happened:
+        assert set(tmp_path.rglob("metadata/*")) == before
+    append(table, 2)
+    assert [row["id"] for row in rows_of(table)] == ([0, 1, 2] if has_happened else [0, 2])

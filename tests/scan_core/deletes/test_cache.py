@@ -89,19 +89,25 @@ def test_error_of_a_build_is_raised_and_not_remembered() -> None:
 @pytest.mark.each(6)
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("limit", [0, 1, 10**9])
-def test_a_scan_builds_an_index_once_however_little_is_cached(tmp_path: Path, limit: int, parallelism: int) -> None:
-    table = TableBuilder(tmp_path, [Column(1, "id", "long")])
+@pytest.mark.parametrize("sets", [1, 3])
+def test_a_scan_builds_an_index_once_however_little_is_cached(
+    tmp_path: Path, limit: int, parallelism: int, sets: int
+) -> None:
+    columns = [Column(1, "id", "long"), Column(2, "a", "string"), Column(3, "b", "long")]
+    table = TableBuilder(tmp_path, columns)
     for start in (0, 100, 200):
-        table.commit(table.data({"id": range(start, start + 100)}))
+        ids = range(start, start + 100)
+        table.commit(table.data({"id": ids, "a": [str(key) for key in ids], "b": ids}))
     for key in range(0, 300, 5):
-        table.commit(table.equality_delete({"id": [key]}, ids=[1]))
+        column = columns[key % sets]
+        table.commit(table.equality_delete({column.name: [str(key) if column.name == "a" else key]}, ids=[column.id]))
     DELETE_CACHE.clear()
     options = ScanOptions(delete_cache_bytes=limit, parallelism=parallelism, split_bytes=1)
     scan = open_table(str(tmp_path)).scan().with_options(options)
     assert sum(batch.num_rows for batch in scan.to_batches()) == 240
-    assert scan.metrics.delete_indexes_built == 1
+    assert scan.metrics.delete_indexes_built == sets
     if not limit:  # nothing of it stays
         del scan
         gc.collect()
-        assert DELETE_CACHE._held is None
+        assert not DELETE_CACHE._held
         assert not DELETE_CACHE._alive
