@@ -7,11 +7,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, metadata, packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -168,6 +170,25 @@ def imported_distributions() -> set[str]:
     modules |= {name.split(".")[0] for name, _ in required_packages()}
     owners = packages_distributions()
     return {canonicalize_name(owner) for module in modules for owner in owners.get(module, ())}
+
+
+def test_every_pin_can_be_installed_on_the_oldest_python() -> None:
+    """A package that is installed here may refuse the Python of Debian 12, on which `make docs` must work, too."""
+    oldest = default_environment() | {"python_version": "3.11", "python_full_version": "3.11.2"}
+    pins = [
+        Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in {"", "#"}
+    ]
+    refused = []
+    for pin in pins:
+        try:
+            found = metadata(pin.name)
+        except PackageNotFoundError:
+            continue  # of an extra that this environment is without
+        is_meant = pin.marker is None or pin.marker.evaluate(dict(oldest))
+        if is_meant and found["Version"] in pin.specifier:
+            allowed = SpecifierSet(found.get("Requires-Python") or "")
+            refused += [] if oldest["python_full_version"] in allowed else [f"{pin}: {allowed}"]
+    assert not refused
 
 
 def test_every_dependency_is_imported() -> None:
