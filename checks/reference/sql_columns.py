@@ -39,8 +39,6 @@ def _naming_folder() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        if isinstance(error, duckdb.FatalException):  # which ends the database of this process
-            _first_connection.cache_clear()
         said = str(error)
         if isinstance(error, TemporaryFolderError) or (_PREFIX not in said and "temp_directory" not in said):
             raise
@@ -171,8 +169,12 @@ def private_database() -> Iterator[PrivateDatabase]:
         try:
             yield PrivateDatabase(connection, catalog)
         finally:
-            with suppress(duckdb.Error):  # what cannot be written any more is not needed any more
+            try:
                 connection.execute(f"USE memory; DETACH {catalog}")
+            except duckdb.FatalException:  # a broken disk has ended the database of this process
+                _first_connection.cache_clear()
+            except duckdb.Error:  # what cannot be written any more is not needed any more
+                pass
 
 
 _numbers = itertools.count()

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import duckdb
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pytest
 from nevermore.checks.published_equality import check_published
 from nevermore.checks.reference import sql_columns
 from nevermore.checks.reference.sql_columns import (
-    PrivateDatabase,
     TemporaryFolderError,
     limited_memory,
     open_connection,
@@ -127,18 +127,33 @@ def test_a_published_table_fails_instead_of_not_being_compared(tmp_path: Path) -
     assert all(result.passed for result in check_published(config, NAME))
 
 
-def test_a_database_that_a_broken_disk_has_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(database: PrivateDatabase, *_: object) -> int:
-        database.connection.close()  # as every use of one that is ended, what follows fails
-        folder = tempfile.gettempdir()
-        raise duckdb.FatalException(
-            f"database has been invalidated: cannot truncate {folder}/nevermore-duckdb-1/rows.wal"
-        )
+class Ended:
+    """A connection to a database that a broken disk ends, after which every use of it fails."""
 
+    def __init__(self) -> None:
+        self.real = open_connection()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.real.close()
+
+    def execute(self, sql: str) -> object:
+        if "DETACH" in sql:
+            raise duckdb.FatalException("database has been invalidated because of a previous fatal error")
+        return self.real.execute(sql)
+
+
+def test_a_database_that_a_broken_disk_has_ended_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sql_columns._first_connection()
     with monkeypatch.context() as patch:
-        patch.setattr(PrivateDatabase, "append", ended)
-        with pytest.raises(TemporaryFolderError, match="cannot truncate"), limited_memory(64 * 1024**2):
-            _stored()
+        patch.setattr(sql_columns, "open_connection", Ended)
+        with (
+            pytest.raises(TemporaryFolderError, match=r"temporary files, /.* set TMPDIR .*cannot sync"),
+            limited_memory(64 * 1024**2),
+            private_database(),
+        ):
+            raise duckdb.IOException(f"cannot sync {tempfile.gettempdir()}/nevermore-duckdb-1/rows.duckdb.wal")
     assert sql_columns._first_connection() is not before
     _stored()
