@@ -315,13 +315,13 @@ class _Binder:
                 case "in":
                     return self._bind_in(operation)
                 case "between":
-                    value, low, high = (self.bind(a) for a in arguments)
+                    value, low, high = map(self.bind, arguments)
                     return And((self._compare(">=", (value, low)), self._compare("<=", (value, high))))
                 case "is null":
                     return IsNull(self.bind(arguments[0]))
-                case "like" | "ilike":
+                case "like" | "ilike" if arguments[2:]:
                     return self._bind_like(operation)
-                case "rlike" | "regexp" | "regexp_like":
+                case "rlike" | "regexp" | "regexp_like" if arguments[1:]:
                     return self._bind_regex(operation)
                 case ".":
                     member = arguments[1]
@@ -405,7 +405,7 @@ class _Binder:
         )
 
     def _pattern(self, operation: Operation) -> tuple[BoundExpr, str | None]:
-        operand, pattern = self.bind(operation.arguments[0]), self.bind(operation.arguments[1])
+        operand, pattern = map(self.bind, operation.arguments[:2])
         if name_of(operand.type) not in {"string", "unknown"}:
             raise ArgumentError(f"{operation.name} takes a string, not {operand.type}", 0)
         if not isinstance(pattern, Literal) or name_of(pattern.type) not in {"string", "unknown"}:
