@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -248,18 +249,23 @@ REFUSED |= {
         (
             "DuckDB",
             "digits",
-            duckdb.sql("select 3 as id, 170141183460469231731687303715884105727::hugeint as v"),
+            partial(duckdb.sql, "select 3 as id, 170141183460469231731687303715884105727::hugeint as v"),
             "not valid: .*precision",
         ),
         (
             "DuckDB",
             "zone of a time",
-            duckdb.sql("select 3 as id, '10:00:00+02'::timetz as v"),
+            partial(duckdb.sql, "select 3 as id, '10:00:00+02'::timetz as v"),
             r"v \(TIME WITH TIME ZONE\)",
         ),
-        ("DuckDB", "bits", duckdb.sql("select 3 as id, ['101'::bit] as v"), r"v \(BIT\[\]\)"),
-        ("DuckDB", "large number", duckdb.sql("select 3 as id, 1::bignum as v"), r"v \("),
-        ("DuckDB", "midnight", duckdb.sql("select 3 as id, '24:00:00'::time as v"), "not valid: .*acceptable range"),
+        ("DuckDB", "bits", partial(duckdb.sql, "select 3 as id, ['101'::bit] as v"), r"v \(BIT\[\]\)"),
+        ("DuckDB", "large number", partial(duckdb.sql, "select 3 as id, 1::bignum as v"), r"v \("),
+        (
+            "DuckDB",
+            "midnight",
+            partial(duckdb.sql, "select 3 as id, '24:00:00'::time as v"),
+            "not valid: .*acceptable range",
+        ),
         ("Arrow", "text", pa.table({"id": [3], "v": TEXT}), "not valid: .*UTF8"),
         ("Arrow", "text in the key", pa.table({"id": TEXT}), "not valid: .*UTF8"),
         ("Arrow", "digits", pa.table({"id": [3], "v": DIGITS}), "not valid: .*precision"),
@@ -296,7 +302,8 @@ REFUSED |= {
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(project: Project, why: str) -> None:
     project.upsert(NAME, ROWS)
     before = snapshots(project)
-    data, message = REFUSED[why]
+    made, message = REFUSED[why]
+    data = made() if isinstance(made, partial) else made  # queries of DuckDB that live until the end count as leaks
     with pytest.raises(SourceError, match=message):
         project.upsert(NAME, data)
     assert snapshots(project) == before
