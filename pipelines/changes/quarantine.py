@@ -38,7 +38,7 @@ FEW_CHANGES = 10
 
 
 def check_ratio(
-    name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str = ""
+    name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str | None = None
 ) -> None:
     """Refuse a batch if too many of its events were rejected, in decoding or in applying.
 

@@ -135,9 +135,7 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
     """
     if table.format_version not in {2, 3}:
         raise SourceError(
-            f"table {'.'.join(table.name())} has format version {table.format_version}, which has no delete files"
-            if table.format_version < 2
-            else f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 can be converted"
+            f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 have delete files and can be converted"
         )
     began, found = time.monotonic(), list[_Resolved]()
     report = ConversionReport(".".join(table.name()), None, None)

@@ -344,7 +344,7 @@ def _fit(table: FoundTable) -> FoundTable:
 
 def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]]) -> tuple[str, list[str]]:
     """The publication that has most of the tables, and the SQL for what it lacks."""
-    from nevermore.pipelines.sources.postgres.server import quoted
+    from nevermore.pipelines.sources.postgres.server import added_to
 
     if not wanted:
         return DEFAULT_SLOT, []
@@ -356,7 +356,7 @@ def _publication(wanted: Mapping[str, str], known: Mapping[str, frozenset[str]])
             f"as the owner of the tables, CREATE PUBLICATION {DEFAULT_SLOT} FOR TABLE {tables} {options}"
         ]
     missing = [sql for name, sql in wanted.items() if name not in known[best]]
-    return best, [f"ALTER PUBLICATION {quoted(best)} ADD TABLE {', '.join(missing)}"] if missing else []
+    return best, [added_to(best, missing)] if missing else []
 
 
 def _options(query: str) -> dict[str, str]:

@@ -47,11 +47,9 @@ def examine(config: Config) -> Iterator[Examined]:
     catalog = None
     try:
         catalog = open_to_look(config)
-        file = sqlite_file(config)
-        new = f"{file} does not exist yet; the first run creates it"
-        text = (
-            new if catalog is None else f"{config.catalog.type}, {counted(len(config.tables), 'table')} in the config"
-        )
+        text = f"{config.catalog.type}, {counted(len(config.tables), 'table')} in the config"
+        if catalog is None:
+            text = f"{sqlite_file(config)} does not exist yet; the first run creates it"
         yield Examined("catalog", Finding("catalog", "ok", text))
     except (PipelineError, ScanError) as error:
         yield Examined("catalog", Finding("catalog", "failed", str(error)))
@@ -134,7 +132,7 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if isinstance(source, PostgresSource):
         from nevermore.pipelines.sources.postgres.inspection import findings
 
-        yield from findings(source, wanted, was_read=any(positions.values()))
+        yield from findings(source, wanted, [*filter(None, positions.values())])
     elif isinstance(source, MysqlSource):
         from nevermore.pipelines.sources.mysql import reader
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.changes.change_run import BATCH_SHARE
-from nevermore.pipelines.changes.quarantine import quarantine
+from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
 from nevermore.pipelines.config.project import Config, SparkConfig, change_log_name
 from nevermore.pipelines.config.sources import PythonSource
 from nevermore.pipelines.config.tables import TableConfig
@@ -27,7 +27,6 @@ from nevermore.pipelines.decode.feed import Decided, FeedConfig
 from nevermore.pipelines.errors import (
     AnotherIngesterError,
     PipelineError,
-    QuarantineLimitError,
     SourceError,
     WideBatchError,
     explained,
@@ -297,12 +296,7 @@ class FeedRun:
     def _keep_unassigned(self, feed: Feed, rejected: Rejected, num_events: int) -> None:
         """Add events that belong to none of several tables to the quarantine of the feed."""
         limit = max(settings.max_quarantine_ratio for settings in feed.settings)
-        if rejected.num_rows > limit * num_events:
-            first = rejected.table.column("reason")[0].as_py()
-            raise QuarantineLimitError(
-                f"{rejected.num_rows} of {num_events} events of the feed belong to no table, more than "
-                f"max_quarantine_ratio {limit:g} allows: {first}"
-            )
+        check_ratio(f"events of {feed.source.title} that belong to no table", num_events, rejected, limit)
         self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
 
 
@@ -500,11 +494,14 @@ class LiveRound:
         try:
             moved = self._live.check_table(source_table, table.position)
         except LoadOutdatedError as outdated:
-            _log.warning("%s", outdated)
-            table.remove_all(outdated.position)
+            self._load_again(table, outdated)
         else:
             if moved is not None:
                 table.move(moved)
+
+    def _load_again(self, table: TableIngest, outdated: LoadOutdatedError) -> None:
+        self._run.warnings.append(str(outdated))
+        table.remove_all(outdated.position)
 
     def _loads(self, reading: "Reading", table: TableIngest) -> bool:
         """Load what existed before the stream; whether the table can go on to the stream."""
@@ -526,7 +523,7 @@ class LiveRound:
                         if self._run.stopping():
                             break
             except LoadOutdatedError as outdated:
-                table.remove_all(outdated.position)
+                self._load_again(table, outdated)
                 continue
             if not self._live.is_loaded(table.position):
                 raise SourceError(f"{table.name}: the load was stopped; the next run continues it")
@@ -579,7 +576,7 @@ class LiveRound:
         try:
             changes = batch.new_changes(table.position, decoded.tables[table.name])
         except LoadOutdatedError as outdated:
-            table.remove_all(outdated.position)
+            self._load_again(table, outdated)
             return
         rejected = batch.new_rejected(table.position, rejected)
         # A table without changes does not commit every new position: the source keeps what follows the last one.

@@ -169,6 +169,11 @@ def replay_quarantine(catalog: "Catalog", config: Config, name: str) -> Quaranti
     tried = events.filter(pa.array(~_is_own_rejection(log, events)))
     outcome = np.full(tried.num_rows, _REJECTED)
     (feed,) = feeds_of(config, [name])
+    if feed.live is not None:
+        raise SourceError(
+            f"{name} is read from a database, which has the rows of these events: load them again with the corrected config, by "
+            f"nevermore resync {name} --keys RANGES, or all by nevermore resync {name} --from-source"
+        )
     is_text = None if feed.source.format is None else lookup(feed.source.format).is_text
     for run in in_runs(tried, feed.file_options, is_text=is_text):
         end = run.first + run.raw.num_events

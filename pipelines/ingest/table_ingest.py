@@ -25,9 +25,9 @@ from nevermore.pipelines.changes.change_log import (
 )
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Changes
 from nevermore.pipelines.changes.late_changes import with_later_changes
-from nevermore.pipelines.changes.quarantine import check_ratio, quarantine
+from nevermore.pipelines.changes.quarantine import FEW_CHANGES, check_ratio, quarantine
 from nevermore.pipelines.config.project import change_log_name, quarantine_name
-from nevermore.pipelines.config.sources import KafkaSource
+from nevermore.pipelines.config.sources import KafkaSource, MysqlSource, PostgresSource
 from nevermore.pipelines.config.tables import TableConfig, partition_field
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema, in_row_type
 from nevermore.pipelines.decode.column_types import widened
@@ -466,9 +466,13 @@ class TableIngest:
             self._progress(self.report)
 
     def _check_ratio(self, num_changes: int, rejected: Rejected) -> None:
-        named = self.config.source.format
-        hint = f"the events look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
-        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
+        hint = self.looks_like and (
+            f"the events look like {self.looks_like}, but the config says {self.config.source.format}"
+        )
+        # the format of a database is certain
+        few = FEW_CHANGES * isinstance(self.config.source, MysqlSource | PostgresSource)
+        limit = self.config.max_quarantine_ratio
+        check_ratio(self.name, rejected.num_rows + num_changes, rejected, limit, tolerated=few, hint=hint)
 
     def _has_late(self, changes: RemoteChanges) -> bool:
         """Whether changes belong before some that are logged already."""

@@ -238,8 +238,7 @@ class CompactReport:
     @property
     def has_changed(self) -> bool:
         """Whether anything was, or in a dry run would be, changed."""
-        changes = self.files_before, self.delete_files_dropped, self.deletes_converted, self.manifests_rewritten
-        return any(changes)
+        return any((self.files_before, self.delete_files_dropped, self.deletes_converted, self.manifests_rewritten))
 
     @property
     def lines(self) -> Iterator[str]:
@@ -293,14 +292,13 @@ def compact(table: "CatalogTable", settings: CompactSettings, progress: Progress
         MissingFileError: a file is gone.
     """
     if table.format_version not in WRITTEN_VERSIONS:
-        name, version = ".".join(table.name()), table.format_version
-        reason = (
-            "it has no sequence numbers" if version < min(WRITTEN_VERSIONS) else "only versions 2 and 3 are written"
+        raise SourceError(
+            f"{'.'.join(table.name())} has format version {table.format_version} and cannot be compacted: only versions 2 and 3 "
+            "are written, as version 1 has no sequence numbers"
         )
-        raise SourceError(f"{name} has format version {version} and cannot be compacted: {reason}")
     began = time.monotonic()
     report = CompactReport(".".join(table.name()), is_dry=settings.is_dry)
-    run = _Run(table, settings, report, progress or (lambda _done, _total, _file: None), began)
+    run = _Run(table, settings, report, progress or (lambda *_: None), began)
     left: frozenset[str] | None = None
     for _ in range(MAX_ROUNDS):
         left = run.round(left)

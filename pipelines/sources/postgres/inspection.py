@@ -1,13 +1,14 @@
 """Looks at a PostgreSQL database before it is read: its tables for a new config, its settings and rights for `nevermore doctor`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.sources.live import Finding, Wanted, clock_finding, unfit
-from nevermore.pipelines.sources.postgres.server import Server, in_quotes, quoted
+from nevermore.pipelines.sources.postgres.position import PostgresPosition
+from nevermore.pipelines.sources.postgres.server import Server, added_to, in_quotes, quoted
 
 MAX_DIGITS, SAMPLED_ROWS = 38, 100_000
 LARGE_LAG_BYTES = 10 * 1024**3
@@ -101,8 +102,8 @@ def _digits(server: Server, table: str, column: str) -> tuple[int, int] | None:
     return None if others or after is None or after + ahead > MAX_DIGITS else (after, ahead)
 
 
-def findings(source: PostgresSource, wanted: Wanted, *, was_read: bool) -> Iterator[Finding]:
-    """Look at settings, rights, publication and slot, from which tables were read before or not.
+def findings(source: PostgresSource, wanted: Wanted, positions: Sequence[str]) -> Iterator[Finding]:
+    """Look at settings, rights, publication and slot, from which tables were read up to these positions.
 
     The first failure to connect ends it.
     """
@@ -114,7 +115,7 @@ def findings(source: PostgresSource, wanted: Wanted, *, was_read: bool) -> Itera
         yield from _settings(server)
         yield from _rights(server)
         yield from _published(server, wanted)
-        yield from _slot(server, was_read=was_read)
+        yield from _slot(server, positions)
         began = time.time()
         theirs = float(server.value("SELECT extract(epoch FROM clock_timestamp())"))
         yield clock_finding("the database", theirs - (began + time.time()) / 2)
@@ -186,7 +187,7 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(
                 f"table {table}",
                 "failed",
-                f"it is not in the publication: ALTER PUBLICATION {quoted(name)} ADD TABLE {table}",
+                f"it is not in the publication: {added_to(name, [table])}",
             )
             continue
         described, identity = server.describe(sent[table]), server.identity(sent[table])
@@ -219,27 +220,26 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(f"table {table}", "ok", f"readable, identified by {key}")
 
 
-def _slot(server: Server, *, was_read: bool) -> Iterator[Finding]:
+def _slot(server: Server, positions: Sequence[str]) -> Iterator[Finding]:
     name, slot = server.source.slot, server.slot()
-    if slot is None and was_read:
+    if slot is None and positions:
         what = f"there is no replication slot {name} any more, so changes may be lost: nevermore resync --all --from-source"
         yield Finding("slot", "failed", what)
         return
     if slot is None:
         yield Finding("slot", "ok", f"{name} does not exist yet; the first run creates it")
         return
+    oldest = min((PostgresPosition.from_json(position).at for position in positions), default=None)
     held = f"the server keeps {slot.held_bytes / 1024**2:,.0f} MiB of log for it"
-    database = server.value("SELECT current_database()")
-    if (slot.plugin, slot.database) != ("pgoutput", database):
-        what = (
-            f"{slot.plugin} in database {slot.database}, not of pgoutput in {database}: choose another name (slot: ...)"
-        )
-        yield Finding("slot", "failed", f"{name} is a slot of {what}")
-    elif slot.status == "lost":
-        what = (
-            f"the server has removed log that {name} needs: load the tables again, nevermore resync TABLE --from-source"
-        )
-        yield Finding("slot", "failed", what)
+    try:
+        # one that is being read is moved on after its tables, which may be right now
+        server.check_slot(oldest if slot.active_pid is None else None)
+    except SourceError as error:
+        yield Finding("slot", "failed", str(error))
+        return
+    if not positions:
+        what = f"{name} exists, though no table was read from it: if another project reads it, choose another name (slot: ...)"
+        yield Finding("slot", "warning", what)
     elif slot.status == "unreserved" or slot.held_bytes > LARGE_LAG_BYTES:
         yield Finding(
             "slot", "warning", f"{held}: run nevermore ingest soon, or the disk fills up or the log is removed"

@@ -29,11 +29,10 @@ from nevermore.pipelines.sources.postgres.position import PostgresPosition, Shap
 from nevermore.pipelines.sources.postgres.server import (
     Publication,
     Server,
-    Slot,
+    added_to,
     connect,
     in_quotes,
     lost,
-    quoted,
     reported,
 )
 from nevermore.pipelines.sources.table_position import LOAD_AGAIN, LoadOutdatedError, other_identity
@@ -139,7 +138,7 @@ class PostgresReader(LiveSource):
 
     def how_to_add(self, table: str) -> str:
         """See `LiveSource`."""
-        return f"add it: ALTER PUBLICATION {quoted(self.source.publication)} ADD TABLE {table}"
+        return f"add it: {added_to(self.source.publication, [table])}"
 
     def begin(self, positions: Mapping[str, str | None]) -> None:
         """See `LiveSource`."""
@@ -166,8 +165,7 @@ class PostgresReader(LiveSource):
             raise lost(f"there is no replication slot {self.source.slot} any more", oldest)
         if slot is None:
             self._server.create_slot()
-            slot = self._server.slot()
-        self._start = self._checked(slot, oldest if known else None)
+        self._start = self._server.check_slot(oldest if known else None)
 
     def _check_history(self, position: PostgresPosition) -> None:
         """Refuse a server that was a standby, unless it has all that was read of the former primary."""
@@ -181,19 +179,6 @@ class PostgresReader(LiveSource):
                 f"the server was replaced by a standby, or restored, which {left} and lacks what was read after it",
                 end or position.at,
             )
-
-    def _checked(self, slot: Slot | None, oldest: int | None) -> int:
-        """The position that a slot has confirmed, if it has all changes after `oldest`."""
-        name = self.source.slot
-        if slot is None or slot.plugin != "pgoutput":
-            raise SourceError(f"slot {name} is not a slot of pgoutput; choose another name (slot: ...)")
-        if slot.database != (database := self._server.value("SELECT current_database()")):
-            raise SourceError(f"slot {name} belongs to database {slot.database}, not {database}; choose another name")
-        if slot.status == "lost":
-            raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
-        if oldest is not None and slot.confirmed > oldest:
-            raise slot.passed(name, oldest)
-        return slot.confirmed
 
     def news(self, positions: Collection[str | None]) -> str | None:
         """What is new for tables with these positions: a text that is another one when more has come; None if nothing is.
@@ -322,9 +307,8 @@ class PostgresReader(LiveSource):
             slot = None
         if slot is None:
             self._server.create_slot()
-            slot = self._server.slot()
         self._system, self._timeline = self._server.system, self._server.timeline
-        self._checked(slot, None)
+        self._server.check_slot()
         # not from where the slot is: the server may be unable to decode changes from times without the publication
         return self._at(self._server.written()).again
 
@@ -357,7 +341,7 @@ class PostgresReader(LiveSource):
                     options={"publication_names": name, "proto_version": "1"},
                     status_interval=NEVER_SECONDS,
                 )
-            self._checked(self._server.slot(), start)  # nobody can replace it now, but could during a long load
+            self._server.check_slot(start)  # nobody can replace it now, but could during a long load
         except SourceError:
             connection.close()
             raise

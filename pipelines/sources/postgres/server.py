@@ -106,6 +106,15 @@ def quoted(name: str) -> str:
     return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else in_quotes(name)
 
 
+def added_to(publication: str, tables: Sequence[str]) -> str:
+    """SQL by which a publication sends more tables."""
+    name = quoted(publication)
+    return (
+        f"ALTER PUBLICATION {name} ADD TABLE {', '.join(tables)} (partitioned ones that are part of it, also by FOR ALL TABLES: "
+        f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true))"
+    )
+
+
 def _words(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -357,6 +366,25 @@ class Server:
                 most,
             )
         ]
+
+    def check_slot(self, oldest: int | None = None) -> int:
+        """The position that the slot has confirmed, if it has all changes after `oldest`.
+
+        Raises:
+            SourceError: it does not, or is no slot for this database.
+        """
+        name, slot = self.source.slot, self.require_slot()
+        if slot.plugin != "pgoutput":
+            raise SourceError(
+                f"slot {name} is a slot of {slot.plugin}, not of pgoutput; choose another name (slot: ...)"
+            )
+        if slot.database != (database := self.value("SELECT current_database()")):
+            raise SourceError(f"slot {name} belongs to database {slot.database}, not {database}; choose another name")
+        if slot.status == "lost":
+            raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
+        if oldest is not None and slot.confirmed > oldest:
+            raise slot.passed(name, oldest)
+        return slot.confirmed
 
     def require_slot(self) -> Slot:
         """The replication slot.

@@ -428,7 +428,7 @@ def test_mistakes_are_one_message(catalog: Any, tmp_path: Path) -> None:
     first = TableBuilder(tmp_path / "first", [Column(1, "id", "long")], version=1)
     first.commit(first.data({"id": [1]}))
     catalog.register_table("shop.first", str(first.metadata_path))
-    with pytest.raises(SourceError, match=r"shop\.first has format version 1 and cannot be compacted: it has no seq"):
+    with pytest.raises(SourceError, match=r"shop\.first has format version 1 and cannot be compacted: only versions 2"):
         compact(reloaded(catalog, "shop.first"), EVERYTHING)
 
 

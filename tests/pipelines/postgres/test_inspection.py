@@ -8,9 +8,11 @@ import pytest
 
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
 from nevermore.pipelines.iceberg.loaded_table import open_current
 from nevermore.pipelines.ingest.feed_run import run_once
+from nevermore.pipelines.ingest.quarantine_replay import replay_quarantine
 from tests.pipelines.postgres.conftest import Shop
 
 TABLES = (
@@ -295,4 +297,57 @@ def test_a_slot_of_another_database_is_seen_before_the_first_run(
         cursor.execute("SELECT pg_drop_replication_slot(%s)", [shop.slot])
     status, what = found["slot"]
     assert (code, status) == (1, "failed")
-    assert f"in database postgres, not of pgoutput in {shop.database}" in what
+    assert f"belongs to database postgres, not {shop.database}" in what
+
+
+def test_a_slot_that_two_projects_read_is_seen(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sql("CREATE TABLE items (id bigint PRIMARY KEY)", "CREATE PUBLICATION pub FOR ALL TABLES")
+    shop.ingest(shop.config("items"))
+    mine, shop.folder = shop.folder, shop.folder / "other"
+    shop.folder.mkdir()
+    shop.config("items")
+    code, found = findings(shop, capsys)
+    assert (code, found["slot"][0]) == (0, "warning")
+    assert "if another project reads it, choose another name" in found["slot"][1]
+    shop.folder = mine
+    with closing(shop.server.connect(shop.database)) as other, other.cursor() as cursor:
+        cursor.execute("INSERT INTO items VALUES (1)")
+        cursor.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [shop.slot])
+    code, found = findings(shop, capsys)
+    assert (code, found["slot"][0]) == (1, "failed")
+    assert "by someone else" in found["slot"][1]
+
+
+def test_a_partitioned_table_of_a_publication_of_all_tables_is_named_with_what_sends_it(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.sql("CREATE TABLE parts (id bigint PRIMARY KEY) PARTITION BY RANGE (id)")
+    shop.sql(
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+        "CREATE PUBLICATION pub FOR ALL TABLES",
+    )
+    config = shop.config("parts", source_table="public.parts")
+    code, found = findings(shop, capsys)
+    ((status, what),) = (said for about, said in found.items() if about.startswith("table "))
+    assert (code, status) == (1, "failed"), found
+    advice = what.rpartition("FOR ALL TABLES: ")[2].removesuffix(")")
+    shop.sql(advice)
+    assert findings(shop, capsys)[0] == 0
+    shop.sql("INSERT INTO parts VALUES (1)")
+    shop.ingest(config)
+
+
+def test_events_that_cannot_be_decoded_do_not_stop_a_quiet_table_and_are_loaded_again(shop: Shop) -> None:
+    shop.sql("CREATE TABLE people (id bigint PRIMARY KEY, born date)", "CREATE PUBLICATION pub FOR ALL TABLES")
+    config = shop.config("people")
+    shop.ingest(config)
+    shop.sql("INSERT INTO people VALUES (1, 'infinity')")
+    assert shop.ingest(config).exit_code == 3
+    shop.sql("INSERT INTO people VALUES (2, '2026-01-01')")
+    shop.ingest(config)
+    (name,) = config.tables
+    table = open_current(open_catalog(config).load_table(name)).scan()
+    assert table.select("id").to_table().to_pylist() == [{"id": 2}]
+    with pytest.raises(SourceError, match=r"load them again .* --keys RANGES, or all .* --from-source"):
+        replay_quarantine(open_catalog(config), config, name)
