@@ -59,16 +59,17 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
         with catalog.engine.begin() as connection:
             return bool(connection.execute(statement).rowcount == 1)
     except OperationalError as error:
-        if not getattr(error.orig, "sqlite_errorname", "").startswith(
-            ("SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_IOERR")
-        ):
-            raise
-        # SQLite has undone the change, or undoes it when the database is read: nothing is on its way
-        if current_location(catalog, identifier) == new:
-            return True
-        raise CommitNotWrittenError(
-            "nothing was committed: the disk of the catalog is full or broken, or the folder of its file cannot be written"
-        ) from error
+        kinds = "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_IOERR"
+        if getattr(error.orig, "sqlite_errorname", "").startswith(kinds):
+            # SQLite has undone the change, or undoes it when the database is read: nothing is on its way
+            now = current_location(catalog, identifier)
+            if now == old:
+                raise CommitNotWrittenError(
+                    "nothing was committed: the disk of the catalog is full or broken, or the folder of its file cannot be written"
+                ) from error
+            if now == new:
+                return True
+        raise  # at a third location, another writer may have built upon this commit
 
 
 def can_swap(catalog: "Catalog") -> bool:
@@ -204,10 +205,11 @@ def metadata_file(stem: str, document: Document) -> tuple[str, bytes]:
 def _changed(document: Document, updates: Sequence[Update], base: str) -> Document:
     """The metadata after updates; `document` is stored in the file `base`."""
     changed = dict(document)
-    made = [update["snapshot"]["timestamp-ms"] for update in updates if update["action"] == "add-snapshot"]
+    made = [update["snapshot"]["timestamp-ms"] for update in updates if update["action"] == "add-snapshot"] or [
+        time.time_ns() // 1_000_000
+    ]
     # never before the last commit, also if the clocks of writers differ: time travel searches by this
-    now = made or [time.time_ns() // 1_000_000]
-    changed["last-updated-ms"] = max(*now, document["last-updated-ms"] + 1)
+    changed["last-updated-ms"] = max(*made, document["last-updated-ms"] + 1)
     changed["metadata-log"] = _metadata_log(document, base)
     for update in updates:
         _apply(update, changed)

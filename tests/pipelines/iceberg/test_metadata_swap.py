@@ -297,31 +297,36 @@ def test_a_commit_whose_database_takes_no_journal_leaves_no_file(table: Any, tmp
     assert [row["id"] for row in rows_of(table)] == [0, 2]
 
 
-@pytest.mark.parametrize("has_happened", [False, True])
+@pytest.mark.parametrize("became", ["undone", "done", "overtaken"])
 def test_after_an_error_of_its_disk_the_database_tells_what_became_of_a_commit(
-    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_happened: bool
+    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, became: str
 ) -> None:
     append(table, 0)
     before = set(tmp_path.rglob("metadata/*"))
     broken = sqlite3.OperationalError("disk I/O error")
     broken.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+    intact = Engine.begin
 
     @contextmanager
     def failing(engine: Engine) -> Iterator[Any]:
         with engine.connect() as connection:
             yield connection
-            if has_happened:
+            if became != "undone":
                 connection.commit()
-            raise OperationalError("UPDATE", {}, broken)
+        if became == "overtaken":
+            monkeypatch.setattr(Engine, "begin", intact)
+            append(reloaded(table.catalog), 9)
+        raise OperationalError("UPDATE", {}, broken)
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "begin", failing)
-        if has_happened:
-            append(table, 1)
-        else:
+        if became == "undone":
             with pytest.raises(CommitNotWrittenError, match="the disk of the catalog is full or broken"):
                 append(table, 1)
-    if not has_happened:
+        else:
+            append(table, 1)
+    if became == "undone":
         assert set(tmp_path.rglob("metadata/*")) == before
-    append(table, 2)
-    assert [row["id"] for row in rows_of(table)] == ([0, 1, 2] if has_happened else [0, 2])
+    append(reloaded(table.catalog), 2)
+    rows = sorted(row["id"] for row in rows_of(reloaded(table.catalog)))
+    assert rows == {"undone": [0, 2], "done": [0, 1, 2], "overtaken": [0, 1, 2, 9]}[became]
