@@ -25,7 +25,7 @@ settings.load_profile("busy")  # the machine may have other work: how long an ex
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = 20_260_101
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - each run makes a folder of its own there
-MIN_IN_MEMORY = 8 * 1024**3
+MIN_IN_MEMORY = 4 * 1024**3
 
 
 def _hold_files_in_memory() -> None:
