@@ -437,8 +437,8 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
         is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
         nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
         texts = pa.array(map(_shown_nested, values), pa.string()) if nested else cast_each(values, pa.string())[0]
-        if pa.types.is_temporal(values.type):  # NumPy writes every year
-            texts = pc.coalesce(texts, pa.array(np.asarray(values).astype(str)))
+        if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):  # NumPy writes every year
+            texts = pc.if_else(pc.is_valid(values), pc.coalesce(texts, pa.array(np.asarray(values).astype(str))), texts)
     texts = pc.fill_null(texts, "")
     cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
     ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")

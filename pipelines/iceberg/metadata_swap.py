@@ -59,13 +59,12 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
         with catalog.engine.begin() as connection:
             return bool(connection.execute(statement).rowcount == 1)
     except OperationalError as error:
-        kinds = "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_IOERR"
-        if getattr(error.orig, "sqlite_errorname", "").startswith(kinds):
-            # SQLite has undone the change, or undoes it when the database is read: nothing is on its way
+        # not SQLITE_IOERR: a log that is written ahead (WAL) may bring the change back
+        if getattr(error.orig, "sqlite_errorname", "") in {"SQLITE_FULL", "SQLITE_CANTOPEN"}:
             now = current_location(catalog, identifier)
             if now == old:
                 raise CommitNotWrittenError(
-                    "nothing was committed: the disk of the catalog is full or broken, or the folder of its file cannot be written"
+                    "nothing was committed: the disk of the catalog is full, or the folder of its file cannot be written"
                 ) from error
             if now == new:
                 return True

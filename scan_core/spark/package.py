@@ -15,10 +15,9 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from shutil import which
@@ -188,7 +187,7 @@ def code_digest() -> str:
 def pinned_requirements() -> tuple[str, ...]:
     """`name==version` of the installed library."""
     return tuple(
-        f"{name}=={version(name)}" for name in (*REQUIREMENTS, *(x for x in OPTIONAL if find_spec(x.replace("-", "_"))))
+        f"{name}=={version(name)}" for name in (*REQUIREMENTS, *(x for x in OPTIONAL if any(distributions(name=x))))
     )
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.errors import PipelineError, SourceError
@@ -231,21 +232,20 @@ def _slot(server: Server, positions: Sequence[str]) -> Iterator[Finding]:
         return
     oldest = min((PostgresPosition.from_json(position).at for position in positions), default=None)
     held = f"the server keeps {slot.held_bytes / 1024**2:,.0f} MiB of log for it"
+    status: Literal["ok", "warning", "failed"] = "ok"
+    what = f"{name}: {held}"
+    if slot.status == "unreserved" or slot.held_bytes > LARGE_LAG_BYTES:
+        status = "warning"
+        what = f"{held}: run nevermore ingest soon, or the disk fills up or the log is removed"
+    elif not positions:
+        status = "warning"
+        what = f"{name} exists, though no table was read from it: if another project reads it, choose another name (slot: ...)"
     try:
         # one that is being read is moved on after its tables, which may be right now
         server.check_slot(oldest if slot.active_pid is None else None)
     except SourceError as error:
-        yield Finding("slot", "failed", str(error))
-        return
-    if not positions:
-        what = f"{name} exists, though no table was read from it: if another project reads it, choose another name (slot: ...)"
-        yield Finding("slot", "warning", what)
-    elif slot.status == "unreserved" or slot.held_bytes > LARGE_LAG_BYTES:
-        yield Finding(
-            "slot", "warning", f"{held}: run nevermore ingest soon, or the disk fills up or the log is removed"
-        )
-    else:
-        yield Finding("slot", "ok", f"{name}: {held}")
+        status, what = "failed", f"{error}. If an ingest has ended just now, ask again"
+    yield Finding("slot", status, what)
     if int(server.value("SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'")) < 0:
         what = "max_slot_wal_keep_size has no limit: an ingester that stops for days fills the disk of the database; set one"
         yield Finding("log that a slot may hold", "warning", what)

@@ -110,8 +110,8 @@ def added_to(publication: str, tables: Sequence[str]) -> str:
     """SQL by which a publication sends more tables."""
     name = quoted(publication)
     return (
-        f"ALTER PUBLICATION {name} ADD TABLE {', '.join(tables)} (partitioned ones that are part of it, also by FOR ALL TABLES: "
-        f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true))"
+        f"ALTER PUBLICATION {name} ADD TABLE {', '.join(tables)}; -- partitioned ones that are part of it, also by FOR ALL TABLES: "
+        f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"
     )
 
 
@@ -376,7 +376,7 @@ class Server:
         name, slot = self.source.slot, self.require_slot()
         if slot.plugin != "pgoutput":
             raise SourceError(
-                f"slot {name} is a slot of {slot.plugin}, not of pgoutput; choose another name (slot: ...)"
+                f"slot {name} is a slot of {slot.plugin or 'physical replication'}, not of pgoutput; choose another name (slot: ...)"
             )
         if slot.database != (database := self.value("SELECT current_database()")):
             raise SourceError(f"slot {name} belongs to database {slot.database}, not {database}; choose another name")

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from nevermore.pipelines.decode import casting
+from nevermore.pipelines.decode.batches import shown
 
 FORMS = [
     "2024-05-10T23:00:00.276489Z",
@@ -64,3 +65,16 @@ def test_ambiguous_text_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["02:00:00.276489", "02:00:00.2764890", "02:00:00,276489", "02:00:00.276489 +00:00"])
 def test_times_of_day(text: str) -> None:
     assert casting.from_text(pa.array([text]), pa.time64("us"))[0].to_pylist() == [time(2, 0, 0, 276_489)]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (pa.array([None, 2_932_897], pa.date32()), "10000-01-01"),
+        (pa.array([None, 2**62], pa.timestamp("us")), "148108-07-06T14:00:27.387904"),
+        (pa.array([None, 5], pa.timestamp("us", "UTC")), "1970-01-01 00:00:00.000005Z"),
+        (pa.array([None, 1001], pa.time64("ns")), "00:00:00.000001001"),
+    ],
+)
+def test_messages_show_dates_and_times_of_every_year_and_unit(values: pa.Array, text: str) -> None:
+    assert shown(values).to_pylist() == ["", text]
