@@ -4,18 +4,19 @@ Nothing is created, changed or acknowledged, but a file of a few bytes that is w
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.config.sources import FilesSource, KafkaSource, MysqlSource, PostgresSource
 from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import Rejected
 from nevermore.pipelines.decode.feed import Decided
-from nevermore.pipelines.errors import PipelineError, explained
+from nevermore.pipelines.errors import ConfigError, PipelineError, explained
 from nevermore.pipelines.formats.registry import scan
 from nevermore.pipelines.iceberg.catalog import expanded, find_table, open_to_look, sqlite_file
 from nevermore.pipelines.iceberg.warehouse import local_warehouse, write_probe
@@ -57,19 +58,20 @@ def examine(config: Config) -> Iterator[Examined]:
     known = config if catalog is None else expanded(config, catalog)
     with closing(Readers()) as readers:
         for feed in feeds_of(known, [*known.tables, *known.patterns], readers):
-            positions: dict[str, str | None] = dict.fromkeys(feed.tables)
-            try:
-                feed.check()
-                for name, settings in feed.tables.items():
-                    if catalog is None:
-                        continue
-                    table = TableIngest(catalog, name, settings, TableReport(name))
-                    table.check()
-                    positions[name] = table.position
-            except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
-                yield Examined(feed.source.title, Finding("tables", "failed", _said(error)))
-                continue
-            yield from (Examined(feed.source.title, finding) for finding in _source(feed, positions))
+            for finding in _source(feed, partial(_positions, feed, catalog)):
+                yield Examined(feed.source.title, finding)
+
+
+def _positions(feed: Feed, catalog: "Catalog | None") -> dict[str, str | None]:
+    """Check the tables of a feed, and tell up to where they were read."""
+    feed.check()
+    positions: dict[str, str | None] = dict.fromkeys(feed.tables)
+    if catalog is not None:
+        for name, settings in feed.tables.items():
+            table = TableIngest(catalog, name, settings, TableReport(name))
+            table.check()
+            positions[name] = table.position
+    return positions
 
 
 def _said(error: Exception) -> str:
@@ -80,46 +82,44 @@ def _said(error: Exception) -> str:
 
 
 def _warehouse(config: Config, catalog: "Catalog | None") -> Finding:
-    folder = local_warehouse(config)
+    try:
+        return Finding("warehouse", *_writable(config, catalog))
+    except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
+        return Finding("warehouse", "failed", _said(error))
+
+
+def _writable(config: Config, catalog: "Catalog | None") -> tuple[Literal["ok", "warning"], str]:
+    folder, place = local_warehouse(config), config.catalog.warehouse
     if folder is not None:
         parent = next(p for p in (folder, *folder.parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            return Finding(
-                "warehouse", "failed", f"{parent} cannot be written: change its rights, or catalog.warehouse"
-            )
-        return Finding("warehouse", "ok", f"{folder} can be written")
-    if config.catalog.warehouse is None or "://" not in config.catalog.warehouse:
-        return _places_of_tables(config, catalog)
-    try:
-        write_probe(config.catalog.warehouse, config.catalog.properties)
-    except PipelineError as error:
-        return Finding("warehouse", "failed", str(error))
-    return Finding("warehouse", "ok", f"{config.catalog.warehouse}: a file was written, read and deleted")
-
-
-def _places_of_tables(config: Config, catalog: "Catalog | None") -> Finding:
-    """Where the catalog decides the places of tables, one that exists is tried, with the rights that come with it."""
+            raise ConfigError(f"{parent} cannot be written: change its rights, or catalog.warehouse")
+        return "ok", f"{folder} can be written"
+    if place is not None and "://" in place:
+        write_probe(place, config.catalog.properties)
+        return "ok", f"{place}: a file was written, read and deleted"
+    # The catalog decides the places of tables: one that exists is tried, with the rights that come with it.
     if catalog is None:
-        return Finding("warehouse", "warning", "not tried, as the catalog could not be asked for a table")
-    try:
-        found = (find_table(catalog, name) for name in (*map(change_log_name, config.tables), *config.tables))
-        table = next((table for table in found if table is not None), None)
-        if table is None:
-            return Finding(
-                "warehouse",
-                "warning",
-                "not tried: the catalog decides where tables are and gives the rights with each, and none of the config exists "
-                "yet; the first run shows whether files can be written",
-            )
-        place = f"{table.location()}/data"
-        write_probe(place, table.io.properties)
-    except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
-        return Finding("warehouse", "failed", _said(error))
-    return Finding("warehouse", "ok", f"{place}: a file was written, read and deleted with the rights of that table")
+        return "warning", "not tried, as the catalog could not be asked for a table"
+    found = (find_table(catalog, name) for name in (*map(change_log_name, config.tables), *config.tables))
+    table = next(filter(None, found), None)
+    if table is None:
+        return "warning", (
+            "not tried: the catalog decides where tables are and gives the rights with each, and none of the config exists "
+            "yet; the first run shows whether files can be written"
+        )
+    place = f"{table.location()}/data"
+    write_probe(place, table.io.properties)
+    return "ok", f"{place}: a file was written, read and deleted with the rights of that table"
 
 
-def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
+def _source(feed: Feed, read: Callable[[], dict[str, str | None]]) -> Iterator[Finding]:
     source, names = feed.source, [*feed.tables]
+    try:
+        positions = read()
+    except Exception as error:  # noqa: BLE001 - raised again unless a catalog or store has failed
+        yield Finding("tables", "failed", _said(error))
+        return
 
     def wanted(source_tables: Sequence[str]) -> dict[str, TableConfig]:
         """The tables of a database that the feed reads, and what it would read if it were there, with their settings."""
@@ -132,7 +132,7 @@ def _source(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
     if isinstance(source, PostgresSource):
         from nevermore.pipelines.sources.postgres.inspection import findings
 
-        yield from findings(source, wanted, [*filter(None, positions.values())])
+        yield from findings(source, wanted, lambda: [*filter(None, read().values())])
     elif isinstance(source, MysqlSource):
         from nevermore.pipelines.sources.mysql import reader
 

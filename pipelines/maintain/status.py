@@ -222,7 +222,7 @@ def _slot_status(source: PostgresSource, config: Config, catalog: "Catalog | Non
             and (log := find_table(catalog, change_log_name(name))) is not None
         ]
         read = (PostgresPosition.from_json(text).at for text in found if text and text.startswith(_OF_POSTGRES))
-        complaint = slot.complaint(source, min(read, default=slot.confirmed))
+        complaint = slot.complaint(source, min(read, default=None))
     except PipelineError as error:
         return SlotStatus(source.slot, warning=str(error))
     return SlotStatus(source.slot, slot.held_bytes, slot.lag_bytes, slot.status, complaint)

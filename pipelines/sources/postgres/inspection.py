@@ -1,7 +1,7 @@
 """Looks at a PostgreSQL database before it is read: its tables for a new config, its settings and rights for `nevermore doctor`."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,8 +103,8 @@ def _digits(server: Server, table: str, column: str) -> tuple[int, int] | None:
     return None if others or after is None or after + ahead > MAX_DIGITS else (after, ahead)
 
 
-def findings(source: PostgresSource, wanted: Wanted, positions: Sequence[str]) -> Iterator[Finding]:
-    """Look at settings, rights, publication and slot, from which tables were read up to these positions.
+def findings(source: PostgresSource, wanted: Wanted, positions: Callable[[], Sequence[str]]) -> Iterator[Finding]:
+    """Look at settings, rights, publication and slot, from which tables were read up to some positions.
 
     The first failure to connect ends it.
     """
@@ -221,8 +221,9 @@ def _published(server: Server, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(f"table {table}", "ok", f"readable, identified by {key}")
 
 
-def _slot(server: Server, positions: Sequence[str]) -> Iterator[Finding]:
+def _slot(server: Server, read: Callable[[], Sequence[str]]) -> Iterator[Finding]:
     name, slot = server.source.slot, server.slot()
+    positions = read()  # after the slot: an ingester moves its tables on, and then the slot
     if slot is None and positions:
         what = f"there is no replication slot {name} any more, so changes may be lost: nevermore resync --all --from-source"
         yield Finding("slot", "failed", what)
@@ -241,10 +242,9 @@ def _slot(server: Server, positions: Sequence[str]) -> Iterator[Finding]:
         status = "warning"
         what = f"{name} exists, though no table was read from it: if another project reads it, choose another name (slot: ...)"
     try:
-        # one that is being read is moved on after its tables, which may be right now
-        server.check_slot(oldest if slot.active_pid is None else None)
+        slot.check(oldest)
     except SourceError as error:
-        status, what = "failed", f"{error}. If an ingest has ended just now, ask again"
+        status, what = "failed", str(error)
     yield Finding("slot", status, what)
     if int(server.value("SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'")) < 0:
         what = "max_slot_wal_keep_size has no limit: an ingester that stops for days fills the disk of the database; set one"

@@ -165,7 +165,7 @@ class PostgresReader(LiveSource):
             raise lost(f"there is no replication slot {self.source.slot} any more", oldest)
         if slot is None:
             self._server.create_slot()
-        self._start = self._server.check_slot(oldest if known else None)
+        self._start = (slot or self._server.require_slot()).check(oldest if known else None)
 
     def _check_history(self, position: PostgresPosition) -> None:
         """Refuse a server that was a standby, unless it has all that was read of the former primary."""
@@ -308,7 +308,7 @@ class PostgresReader(LiveSource):
         if slot is None:
             self._server.create_slot()
         self._system, self._timeline = self._server.system, self._server.timeline
-        self._server.check_slot()
+        (slot or self._server.require_slot()).check()
         # not from where the slot is: the server may be unable to decode changes from times without the publication
         return self._at(self._server.written()).again
 
@@ -341,7 +341,7 @@ class PostgresReader(LiveSource):
                     options={"publication_names": name, "proto_version": "1"},
                     status_interval=NEVER_SECONDS,
                 )
-            self._server.check_slot(start)  # nobody can replace it now, but could during a long load
+            self._server.require_slot().check(start)  # nobody can replace it now, but could during a long load
         except SourceError:
             connection.close()
             raise

@@ -145,6 +145,7 @@ class Slot:
     Attributes:
         plugin: its output plugin.
         database: its database.
+        is_here: whether that is the one of the connection.
         confirmed: log position up to which changes are acknowledged.
         status: whether the log is kept (`reserved`, `extended`, `unreserved`, `lost`).
         active_pid: process that reads from it.
@@ -152,30 +153,49 @@ class Slot:
         lag_bytes: size of the log that was not acknowledged.
     """
 
+    name: str
     plugin: str | None
     database: str | None
+    is_here: bool
     confirmed: int
     status: str | None
     active_pid: int | None
     held_bytes: int
     lag_bytes: int
 
-    def passed(self, name: str, oldest: int) -> SourceError:
-        """The error for a slot that has confirmed more than `oldest`, up to which a table was read."""
-        at = lsn_text(self.confirmed)
-        return lost(f"slot {name} was read up to {at} by someone else, or dropped and created again", oldest)
+    def check(self, oldest: int | None = None) -> int:
+        """The position that it has confirmed, if it has all changes after `oldest`, up to which a table was read.
 
-    def complaint(self, source: PostgresSource, oldest: int = 2**64) -> str | None:
-        """What is wrong with the slot, whose tables were read up to `oldest` or more, or with its log; None if nothing is."""
+        Raises:
+            SourceError: it does not, or is no slot for this database.
+        """
+        if self.plugin != "pgoutput":
+            plugin = self.plugin or "physical replication"
+            raise SourceError(
+                f"slot {self.name} is a slot of {plugin}, not of pgoutput; choose another name (slot: ...)"
+            )
+        if not self.is_here:
+            raise SourceError(
+                f"slot {self.name} belongs to another database, {self.database}; choose another name (slot: ...)"
+            )
         if self.status == "lost":
-            return f"the server has removed log that slot {source.slot} needs: nevermore resync TABLE --from-source"
-        if self.confirmed > oldest:
-            return str(self.passed(source.slot, oldest))
+            raise lost(f"the server has removed log that slot {self.name} needs", oldest or self.confirmed)
+        if oldest is not None and self.confirmed > oldest:
+            at = lsn_text(self.confirmed)
+            raise lost(f"slot {self.name} was read up to {at} by someone else, or dropped and created again", oldest)
+        return self.confirmed
+
+    def complaint(self, source: PostgresSource, oldest: int | None = None) -> str | None:
+        """What is wrong with the slot, whose tables were read up to `oldest` or more, or with its log; None if nothing is."""
+        try:
+            self.check(oldest)
+        except SourceError as error:
+            return str(error)
         if self.held_bytes <= source.max_held_bytes:
             return None
         by = f", which process {self.active_pid} reads" if self.active_pid is not None else ", which nobody reads now"
         return (
-            f"the server keeps {self.held_bytes:,} bytes of its log for slot {source.slot}{by}, more than max_held_bytes: "
+            f"the server keeps {self.held_bytes:,} bytes of its log for slot {self.name}{by}, more than max_held_bytes: "
             f"{source.max_held_bytes:,}. Its disk may fill up: run nevermore ingest; if that does not help, a change log "
             "that fails, or a transaction that has been open for long, holds the slot back"
         )
@@ -339,7 +359,7 @@ class Server:
     def slot(self) -> Slot | None:
         """The replication slot; None if there is none."""
         rows = self.query(
-            "SELECT plugin, database, coalesce(confirmed_flush_lsn - '0/0', 0)::bigint, wal_status, active_pid, "
+            "SELECT slot_name::text, plugin, database, database = current_database(), coalesce(confirmed_flush_lsn - '0/0', 0)::bigint, wal_status, active_pid, "
             "coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, "
             "coalesce(pg_current_wal_lsn() - confirmed_flush_lsn, 0)::bigint "
             "FROM pg_replication_slots WHERE slot_name = %s",
@@ -366,25 +386,6 @@ class Server:
                 most,
             )
         ]
-
-    def check_slot(self, oldest: int | None = None) -> int:
-        """The position that the slot has confirmed, if it has all changes after `oldest`.
-
-        Raises:
-            SourceError: it does not, or is no slot for this database.
-        """
-        name, slot = self.source.slot, self.require_slot()
-        if slot.plugin != "pgoutput":
-            raise SourceError(
-                f"slot {name} is a slot of {slot.plugin or 'physical replication'}, not of pgoutput; choose another name (slot: ...)"
-            )
-        if slot.database != (database := self.value("SELECT current_database()")):
-            raise SourceError(f"slot {name} belongs to database {slot.database}, not {database}; choose another name")
-        if slot.status == "lost":
-            raise lost(f"the server has removed log that slot {name} needs", oldest or slot.confirmed)
-        if oldest is not None and slot.confirmed > oldest:
-            raise slot.passed(name, oldest)
-        return slot.confirmed
 
     def require_slot(self) -> Slot:
         """The replication slot.

@@ -77,7 +77,7 @@ def test_a_role_that_may_not_write_messages_is_told_how(shop: Any, asked: Server
     shop.sql(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC")
     (found,) = (
         f
-        for f in findings(asked.source, lambda names: dict.fromkeys(names, config.tables["shop.items"]), [])
+        for f in findings(asked.source, lambda names: dict.fromkeys(names, config.tables["shop.items"]), list)
         if f.what == "right to write messages"
     )
     assert found.status == "failed"

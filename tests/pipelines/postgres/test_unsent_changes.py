@@ -277,7 +277,7 @@ def test_rows_that_a_policy_hides_are_an_error(shop: Shop) -> None:
             for f in findings(
                 config.tables["shop.items"].source,
                 lambda names: dict.fromkeys(names, config.tables["shop.items"]),
-                [],
+                list,
             )
             if f.what == "table public.items"
         )
