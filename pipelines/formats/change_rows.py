@@ -247,7 +247,9 @@ def _require_column(options: RowChangeOptions, *, is_there: bool) -> None:
     if is_there or options.no_op is not None:
         return
     wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS[:8])} ..."
-    raise SourceError(f"the rows have no column {wanted} with the operation: set op_column, or no_op: u")
+    raise SourceError(
+        f"the rows have no column {wanted} with the operation: set options: {{op_column: NAME}} of the source, or {{no_op: u}}"
+    )
 
 
 def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:

@@ -1,4 +1,4 @@
-"""SQL text of a filter, in Spark's dialect, to unbound expressions. The only module that imports sqlglot."""
+"""SQL text of a filter, in Spark's dialect, to unbound expressions."""
 
 from collections.abc import Iterator
 from dataclasses import replace

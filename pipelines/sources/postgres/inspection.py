@@ -60,8 +60,8 @@ def database_of(source: PostgresSource) -> Database:
     try:
         rows = server.query(
             "SELECT c.oid::int8, n.nspname, c.relname, c.relreplident::text, "
-            "CASE WHEN c.relkind = 'p' THEN (SELECT coalesce(sum(greatest(p.reltuples, 0)), 0) FROM pg_partition_tree(c.oid) t "
-            "JOIN pg_class p ON p.oid = t.relid) ELSE c.reltuples END::int8, "
+            "CASE WHEN c.relkind = 'p' THEN (SELECT CASE WHEN max(p.reltuples) < 0 THEN -1 ELSE coalesce(sum(greatest(p.reltuples, 0)), 0) END "
+            "FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid WHERE t.isleaf) ELSE c.reltuples END::int8, "
             "(SELECT array_agg(ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod)] ORDER BY a.attnum) "
             "FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), format('%I.%I', n.nspname, c.relname) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "

@@ -189,4 +189,4 @@ def test_a_slot_of_another_plugin(shop: Any) -> None:
         pytest.skip("this PostgreSQL has no other plugin")
     shop.sql(f"SELECT pg_create_logical_replication_slot('{shop.slot}', 'test_decoding')")
     shop.sql("CREATE TABLE items (id int PRIMARY KEY)", "CREATE PUBLICATION pub FOR ALL TABLES")
-    assert "is not a slot of pgoutput; choose another name" in error_of(shop.config("items"))
+    assert "is a slot of test_decoding, not of pgoutput; choose another name" in error_of(shop.config("items"))
