@@ -34,7 +34,7 @@ LOAD = "load of "
 
 _SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
 FEW_CHANGES = 10
-"""Number of changes without an existing row to update that does not indicate a wrong config: a feed may start mid-table."""
+"""So many refused changes indicate no wrong config: a feed may start mid-table, a database may hold a date of no calendar."""
 
 
 def check_ratio(

@@ -108,11 +108,10 @@ def findings(source: PostgresSource, wanted: Wanted, positions: Callable[[], Seq
 
     The first failure to connect ends it.
     """
-    server = Server(source)
+    server, what = Server(source), "connection"
     try:
-        yield Finding(
-            "connection", "ok", f"PostgreSQL {server.version}, database {server.value('SELECT current_database()')}"
-        )
+        yield Finding(what, "ok", f"PostgreSQL {server.version}, database {server.value('SELECT current_database()')}")
+        what = "database"
         yield from _settings(server)
         yield from _rights(server)
         yield from _published(server, wanted)
@@ -121,7 +120,7 @@ def findings(source: PostgresSource, wanted: Wanted, positions: Callable[[], Seq
         theirs = float(server.value("SELECT extract(epoch FROM clock_timestamp())"))
         yield clock_finding("the database", theirs - (began + time.time()) / 2)
     except PipelineError as error:
-        yield Finding("connection", "failed", str(error))
+        yield Finding(what, "failed", str(error))
     finally:
         server.close()
 
