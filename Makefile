@@ -38,11 +38,11 @@ demo: $(READY) java ## Run the whole pipeline on a simulated shop
 ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
-# One for each core: a third made the suite a fifth slower on two cores. Each takes up to 2 GiB.
-WORKERS ?= 2
+# One more than the two cores, as tests wait for servers and JVMs: 18 minutes, with two 22. Each takes up to 2 GiB.
+WORKERS ?= 3
 
 # A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 1300 s.
-test: $(READY) java databases ## Run the tests that every change must pass, in WORKERS=2 processes
+test: $(READY) java databases ## Run the tests that every change must pass, in WORKERS=3 processes
 	@$(BIN)/python -m pytest -m "not slow" --timeout 900 --numprocesses $(WORKERS) --dist loadfile \
 		-o faulthandler_timeout=1300 -o faulthandler_exit_on_timeout=true
 
