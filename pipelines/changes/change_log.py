@@ -21,6 +21,7 @@ from nevermore.pipelines.errors import (
     ConfigError,
     PositionLostError,
     SchemaConflictError,
+    SourceError,
 )
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
@@ -581,6 +582,32 @@ class ChangeLog:
         """The ordinal before the first change that was read at a time or later; late changes repeat earlier ones."""
         (first,) = self.scan().where(col("ingested_at") >= when).aggregate(("min", ORDINAL))
         return self.last_ordinal if first is None else int(first) - 1
+
+    def read_before(self, when: datetime) -> int:
+        """The last change that was read before a time; 0 for none.
+
+        Raises:
+            SourceError: the base has replaced changes of that time.
+        """
+        ordinal = min(self.last_before(when), self.ready_ordinal) if self.last_ordinal else 0
+        # The last changes before a base may be missing, as rows did not need them.
+        last = f"{ORDINAL} = {ordinal} and {ORDINAL} >= {self.base.ordinal}"
+        if 0 < ordinal <= self.base.ordinal and not self.scan().where(last).count():
+            raise SourceError(f"{self.name} has only the last change of each key of that time: ask for a later one")
+        return ordinal
+
+    def check_between(self, ordinal: int) -> None:
+        """Refuse a change of a database in the middle of a transaction or load, whose name each of its changes has.
+
+        Raises:
+            SourceError: more of it follows.
+        """
+        near = self.scan().select(ORDINAL, "source_file").where(f"{ORDINAL} in ({ordinal}, {ordinal + 1})").to_table()
+        name, *following = near.sort_by(ORDINAL).column("source_file").to_pylist()
+        if name is None or name in following:  # None: the truncate before a load
+            raise SourceError(
+                f"{self.name}: {name or 'a load'} was being read then: ask for a time before or after that"
+            )
 
     def check_complete(self, after: int) -> None:
         """Refuse a log that lacks changes after an ordinal.

@@ -265,8 +265,8 @@ def replay(
     catalog, settings = _open(settings)
     done = apply_again(catalog, settings, table, start, end)
     line = (
-        f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in "
-        f"{counted(done.commits, 'commit')}, snapshot {done.snapshot_id}"
+        f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in one commit, "
+        f"snapshot {done.snapshot_id}"
     )
     print_result(done, [line], as_json=as_json)
     raise typer.Exit(_code_with_quarantined(table, done.quarantined, as_json=as_json))

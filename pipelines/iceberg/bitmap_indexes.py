@@ -200,7 +200,7 @@ class PuffinWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._is_complete:
             try:
                 self._sink.close()
@@ -211,7 +211,7 @@ class PuffinWriter:
 NO_INDEX_TYPE = "nevermore-no-bitmap-index-v1"
 """Type of an empty blob which states that a column cannot have an index in a data file."""
 _MAX_VALUES, _MEMORY_LIMIT, _REASON = "max-values", "memory-limit-bytes", "reason"
-_OF_COLUMNS = frozenset({BLOB_TYPE, NO_INDEX_TYPE})
+_OF_COLUMNS = BLOB_TYPE, NO_INDEX_TYPE
 _ALWAYS_COPIED_BYTES = 1024**2
 """Indexes of smaller files are always copied into a new one: a scan reads the footer of each file."""
 Place = tuple[str, int]

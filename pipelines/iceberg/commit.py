@@ -148,25 +148,27 @@ def _outcome(table: "Table", base_id: int | None, snapshot_id: int, *, is_staged
     return "unknown"  # the path back to the base has expired or was rolled back: the snapshot may have been on it
 
 
-_PASSING = frozenset(
-    {
-        errno.EAGAIN,
-        errno.EBUSY,
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.EPIPE,
-        errno.ETIMEDOUT,
-    }
-)
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EPIPE,
+    errno.ETIMEDOUT,
+}
 _PASSING_ANSWER = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)|HTTP (status )?(429|5\d\d)"
 )
 """Errors of object stores, which pyarrow tells by their text alone."""
-_PASSING_CLASSES = frozenset(
-    {"EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "OperationalError"}
+_PASSING_CLASSES = (
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ConnectionClosedError",
+    "OperationalError",
 )
 """Of botocore, and of psycopg2 while a server restarts."""
 
@@ -242,7 +244,7 @@ Operation = Literal["append", "overwrite", "delete", "replace"]
 Result = TypeVar("Result")
 
 MAIN = "main"
-_AFTER_SNAPSHOT = frozenset({"remove-snapshot-ref", "remove-snapshots"})
+_AFTER_SNAPSHOT = "remove-snapshot-ref", "remove-snapshots"
 """Updates that are valid only after the snapshot of the commit was added."""
 CONFLICT_ATTEMPTS = 10
 FIRST_PAUSE_SECONDS = 0.05
@@ -301,7 +303,7 @@ class RowDelta:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         # after a signal or an error while the catalog is asked, the files may be part of the table
         if isinstance(error, Exception | KeyboardInterrupt) and not self._may_have_happened:
             self.storage.remove(self.storage.created)

@@ -72,29 +72,23 @@ class ConversionReport:
     Attributes:
         table: name of the table.
         snapshot_id: snapshot of the commit; None if there was nothing to convert.
-        read_snapshot_id: snapshot whose deletes were converted; None for an empty table.
         removed_files: delete files that left the table.
         removed_deletes: keys and positions in them.
         added_files: position-delete files or deletion vectors that took their place.
         added_positions: dead rows that they name.
-        added_bytes: their size.
         data_files: data files of the table.
-        resolved_files: data files whose key columns had to be read.
         has_vectors: the new files are deletion vectors.
         seconds: time taken.
         warning: why a conversion in the background failed.
     """
 
     table: str
-    snapshot_id: int | None
-    read_snapshot_id: int | None
+    snapshot_id: int | None = None
     removed_files: int = 0
     removed_deletes: int = 0
     added_files: int = 0
     added_positions: int = 0
-    added_bytes: int = 0
     data_files: int = 0
-    resolved_files: int = 0
     has_vectors: bool = False
     seconds: float = 0.0
     warning: str | None = None
@@ -138,7 +132,7 @@ def convert(table: "CatalogTable", options: ScanOptions | None = None) -> Conver
             f"table {'.'.join(table.name())} has format version {table.format_version}; 2 and 3 have delete files and can be converted"
         )
     began, found = time.monotonic(), list[_Resolved]()
-    report = ConversionReport(".".join(table.name()), None, None)
+    report = ConversionReport(".".join(table.name()))
     with Replacement(table) as replacement:
 
         def choose(delta: RowDelta) -> Swap | None:
@@ -180,7 +174,7 @@ def keep_converted(
         overtaken = isinstance(error, CommitConflictError)  # by a writer that converts them with its own
         _log.log(logging.INFO if overtaken else logging.WARNING, "deletes were not converted", exc_info=error)
         text = explained(error) or f"{type(error).__name__}: {error}"
-        return ConversionReport(".".join(table.name()), None, None, warning=text)
+        return ConversionReport(".".join(table.name()), warning=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +217,11 @@ class _Resolved:
         """What is replaced by some of the new files."""
         return ConversionReport(
             table,
-            None,
-            self.state.snapshot.snapshot_id,
             removed_files=len(self.leaving),
             removed_deletes=sum(file.record_count for file in self.leaving.values()),
             added_files=len(added),
             added_positions=sum(file.record_count for file in added),
-            added_bytes=sum(file.content_size_bytes or file.file_size_bytes for file in added),
             data_files=len(self.state.plan.tasks),
-            resolved_files=len(self.older),
             has_vectors=self.state.format_version > 2,
         )
 

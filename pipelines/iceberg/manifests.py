@@ -85,7 +85,7 @@ def manifest_list_schema(version: int = 2) -> Any:
     return AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[version], "manifest_file")
 
 
-_OF_VERSION_3 = frozenset({142, 144, 145})
+_OF_VERSION_3 = 142, 144, 145
 """Ids of the first row id, and of the place of a deletion vector."""
 
 
@@ -403,11 +403,16 @@ TARGET_BYTES = 8 * 1024**2
 
 def to_merge(manifests: Iterable[Record]) -> list[list[Record]]:
     """Group the manifests to merge, each group of one content and spec; all others are kept unchanged."""
+    groups = of_one_kind(m for m in manifests if m["manifest_length"] < TARGET_BYTES // 2)
+    return [chosen for group in groups.values() if (chosen := _chosen(group))]
+
+
+def of_one_kind(manifests: Iterable[Record]) -> dict[tuple[int, int], list[Record]]:
+    """Manifests by content and spec."""
     groups: dict[tuple[int, int], list[Record]] = {}
     for manifest in manifests:
-        if manifest["manifest_length"] < TARGET_BYTES // 2:
-            groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
-    return [chosen for group in groups.values() if (chosen := _chosen(group))]
+        groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
+    return groups
 
 
 def _chosen(group: Sequence[Record]) -> list[Record]:

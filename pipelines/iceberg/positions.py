@@ -52,7 +52,7 @@ POSITION_PROPERTIES = (
     RELOAD,
 )
 """Keys that maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
-_PLACES = frozenset({POSITION, POSITION_FILE})
+_PLACES = {POSITION, POSITION_FILE}
 """Two places of one value: a snapshot has one of them."""
 
 

@@ -133,7 +133,7 @@ class Replacement:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Keep the files after an error that leaves open whether they are part of the table, as after Ctrl-C right after the commit."""
         if error is not None and not isinstance(error, CommitUnknownError):
             (self._delta or RowDelta(self.table)).discard(self.written)

@@ -62,10 +62,11 @@ def _type_document(kind: Type) -> Any:
             return str(kind)
 
 
+_LISTS = pa.ListType | pa.LargeListType | pa.FixedSizeListType
 _INTEGER_DIGITS = {"int": 10, "long": 19}
-_PROMOTIONS = frozenset({("int", "long"), ("float", "double")})
+_PROMOTIONS = {("int", "long"), ("float", "double")}
 """Type promotions of Iceberg v2, in addition to wider decimals."""
-_LOSSLESS = frozenset({("int", "double")}) | _PROMOTIONS
+_LOSSLESS = {("int", "double")} | _PROMOTIONS
 """Type promotions for which every value of the first type fits exactly in a column of the second."""
 
 
@@ -140,7 +141,7 @@ def iceberg_type(kind: pa.DataType) -> Type:
 
 def _has_values(kind: pa.DataType) -> bool:
     """False for type null, and for lists, maps and structs that contain nothing else."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if isinstance(kind, _LISTS):
         return _has_values(kind.value_type)
     if pa.types.is_struct(kind):
         return any(_has_values(kind.field(i).type) for i in range(kind.num_fields))
@@ -255,7 +256,7 @@ def _type(kind: pa.DataType, ids: Iterator[int], path: str) -> Type:
     if pa.types.is_struct(kind):
         members = (kind.field(i) for i in range(kind.num_fields))
         return StructType(tuple(_field(m, ids, f"{path}.") for m in members if _has_values(m.type)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if isinstance(kind, _LISTS):
         field_id = next(ids)
         return ListType(NestedField(field_id, "element", _type(kind.value_type, ids, f"{path}.element")))
     if pa.types.is_map(kind):

@@ -66,7 +66,7 @@ __all__ = [
 ]
 PARALLEL_FILE_BYTES = 32 * 1024**2
 """Arrow bytes from which on rows become several files, so that several threads encode them."""
-_ILLEGAL_KEYS = frozenset({"float", "double"})
+_ILLEGAL_KEYS = "float", "double"
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class RollingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Finish the files, or remove them all if the task has failed."""
         if kind is not None:
             self._remove()

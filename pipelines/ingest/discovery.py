@@ -439,8 +439,7 @@ def _sampled(
     with closing(Readers()) as readers:
         config = _probe(settings, folder, catalog)
         (feed,) = feeds_of(config, [_PROBE], readers)
-        with closing(feed.batches(None, feed.applied_lines([]), lambda *_: None)) as opened:  # type: ignore[type-var] # generators
-            batch = next((b for b in opened if b.raw.num_events), None)
+        batch = feed.first_batch(None)
     if batch is None:
         raise SourceError(f"{place}: there are no events yet, so their format is not known")
     kind = settings.get("format") or sniff(batch.raw)

@@ -169,8 +169,7 @@ def _topics(feed: Feed, positions: dict[str, str | None]) -> Iterator[Finding]:
 
 def _first_events(feed: Feed, position: str | None) -> Finding:
     """Whether the first events that a run would read are of the format, with the schemas that they refer to."""
-    with closing(feed.batches(position, feed.applied_lines([]), lambda *_: None)) as opened:  # type: ignore[type-var] # generators
-        batch = next((batch for batch in opened if batch.raw.num_events), None)
+    batch = feed.first_batch(position)
     if batch is None:
         return Finding("events", "ok", "only marks of transactions: there is no event yet")
     scanned = scan(batch.raw, feed.config([], decided_in(position)))

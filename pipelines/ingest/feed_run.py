@@ -35,7 +35,6 @@ from nevermore.pipelines.formats.registry import DecodedFeed, ScannedFeed, decod
 from nevermore.pipelines.iceberg.catalog import expanded
 from nevermore.pipelines.iceberg.checked_catalog import open_for_writing
 from nevermore.pipelines.iceberg.commit import is_transient
-from nevermore.pipelines.iceberg.moments import Moment, record_moment
 from nevermore.pipelines.ingest.feeds import (
     Feed,
     Readers,
@@ -46,6 +45,7 @@ from nevermore.pipelines.ingest.feeds import (
 )
 from nevermore.pipelines.ingest.report import FAILED, IngestReport, TableReport
 from nevermore.pipelines.ingest.table_ingest import Progress, TableIngest
+from nevermore.pipelines.mirrors.moments import record_moment
 from nevermore.pipelines.sources.live import LiveBatch, LiveSource
 from nevermore.pipelines.sources.table_position import LoadOutdatedError
 from nevermore.pipelines.watch import span
@@ -599,7 +599,7 @@ class LiveRound:
         reached = {t.name: t.last_ordinal for t in alive if last.is_reached(str(t.position))}
         if len(reached) > 1:
             logs = [change_log_name(name) for name in reading.feed.tables]
-            record_moment(self._run.catalog, logs, Moment(last.position.place, reached))
+            record_moment(self._run.catalog, logs, reached)
 
     def _acknowledge(self, feed: Feed) -> None:
         """Let the source forget what all change logs of the feed contain, also of tables outside of this run."""
@@ -748,7 +748,7 @@ def _in_order(reports: Mapping[str, TableReport], config: Config) -> tuple[Table
     return tuple(reports[name] for name in dict.fromkeys((*known, *reports)))
 
 
-def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
+def apply_logs(config: Config, tables: Collection[str] | None = None) -> IngestReport:
     """Apply all logged changes to mirrors, without reading any source.
 
     Raises:
@@ -757,12 +757,10 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
     began = time.monotonic()
     catalog = open_for_writing(config)
     current = expanded(config, catalog)
-    run = FeedRun(catalog, progress)
+    run = FeedRun(catalog, None)
     for name in chosen_names(current, tables):
         for table in () if name in current.patterns else run.started(name, current.tables[name]):
             table.convert_deletes()
-            if progress is not None and table.report.mirror_commits:
-                progress(table.report)
     return IngestReport(tuple(run.reports.values()), {}, time.monotonic() - began)
 
 

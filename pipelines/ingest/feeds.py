@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,11 @@ class Feed:
         if size >= ingest.spark_above_bytes:
             return None
         return f"{size:,} new bytes are less than spark_above_bytes: {ingest.spark_above_bytes:,}"
+
+    def first_batch(self, position: str | None) -> SourceBatch | None:
+        """The first batch with events that follow a position; None if there are none."""
+        with closing(self.batches(position, self.applied_lines([]), lambda *_: None)) as opened:  # type: ignore[type-var] # generators
+            return next((batch for batch in opened if batch.raw.num_events), None)
 
     def applied_lines(self, tables: Sequence["TableIngest"]) -> AppliedLines:
         """Looks up in the change logs of tables how far files were read."""

@@ -146,16 +146,20 @@ class Project:
 
         Example: `project.as_of("2026-01-03T12:00")["shop.orders"].to_pandas()`.
 
+        The rows of a mirror whose snapshot has expired are made again from its change log, in files that go when the process ends.
+
         Args:
             when: a time, or its ISO 8601 text, in UTC without a zone.
             names: these tables; default: all mirrors and published tables of the config.
 
         Raises:
             TableNotFoundError: there is no such table.
-            ScanError: a table has no snapshot of that time.
-            SourceError: mirrors of a database have no commit in common that all of them had reached by then.
+            ScanError: a table has no snapshot of that time, and no change log that reaches back to it.
+            SourceError: mirrors of a database have no commit in common that all of them had reached by then, or a log has only the last
+                change of each key of that time.
+            AdoptedRowsError: a mirror had rows that its change log does not have.
         """
-        from nevermore.pipelines.iceberg.moments import common_snapshots  # imports what writes tables
+        from nevermore.pipelines.mirrors.moments import scans_at  # imports what writes tables
 
         tables = {
             name: catalog_table(name, self.config, open_to_look) for name in (self.tables if names is None else names)
@@ -164,10 +168,7 @@ class Project:
         scans = {n: scan_core.open_table(t, options=options).scan().as_of_time(when) for n, t in tables.items()}
         if (catalog := open_to_look(self.config)) is None:
             return scans
-        # a table without a snapshot of the time is an error of its own
-        until = min((scan.timestamp_ms or 0 for scan in scans.values() if scan.snapshot), default=0)
-        pinned = common_snapshots(catalog, expanded(self.config, catalog), tables, until)
-        return {name: scan.as_of_snapshot(pinned[name]) if name in pinned else scan for name, scan in scans.items()}
+        return scans | dict(scans_at(catalog, expanded(self.config, catalog), tables, scans))
 
     def polars(self, name: str) -> "LazyFrame":
         """A table as a LazyFrame of Polars, which reads only the columns and rows that a query needs.

@@ -219,13 +219,9 @@ class IngestReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, for JSON."""
-        return {
+        told = {
             "exit_code": self.exit_code,
             "seconds": round(self.seconds, 3),
-            "skipped": dict(self.skipped),
-            "unassigned": self.unassigned,
-            "untaken_tables": list(self.untaken_tables),
-            "unmatched_patterns": list(self.unmatched_patterns),
-            "warnings": list(self.warnings),
             "tables": [t.as_dict() for t in self.tables],
         }
+        return {**asdict(self), **told}

@@ -272,7 +272,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the bytes rewritten, the bytes to rewrite, and what is rewritten."""
 
 
-_CODECS = frozenset({"zstd", "snappy", "gzip", "lz4"})
+_CODECS = "zstd", "snappy", "gzip", "lz4"
 _BLOOM_PROPERTY = "write.parquet.bloom-filter-enabled.column."
 
 

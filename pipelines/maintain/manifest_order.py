@@ -22,6 +22,7 @@ from nevermore.pipelines.iceberg.manifests import (
     Record,
     SnapshotManifests,
     num_entries,
+    of_one_kind,
 )
 from nevermore.pipelines.iceberg.positions import carried_positions
 from nevermore.pipelines.wording import counted
@@ -128,10 +129,7 @@ def _arranged(
 
     A manifest ends between two partitions if it can, so that a scan of one partition reads few of them.
     """
-    groups: dict[tuple[int, int], list[Record]] = {}
-    for manifest in manifests.live(base):
-        groups.setdefault((manifest["content"], manifest["partition_spec_id"]), []).append(manifest)
-    for (content, spec_id), group in groups.items():
+    for (content, spec_id), group in of_one_kind(manifests.live(base)).items():
         layout, total = manifests.layout(spec_id), sum(m["manifest_length"] for m in group)
         before = _bytes_per_partition(group, layout)
         is_wanted = not is_automatic or before > max(AUTO_TARGETS * target_bytes, total / AUTO_SHARE)

@@ -1,7 +1,6 @@
 """Applies changes again: replays a range of the change log, or rebuilds a mirror from the log or a full load."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, last_truncate, read_changes
+from nevermore.pipelines.changes.change_log import ORDINAL, ChangeLog, read_changes
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, hash_codes, num_parts, spread
 from nevermore.pipelines.changes.keys import KeySet, keys_touched, touched_by
 from nevermore.pipelines.changes.quarantine import quarantine
@@ -24,7 +23,6 @@ from nevermore.pipelines.config.tables import TableConfig
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected
 from nevermore.pipelines.decode.feed import Decided
 from nevermore.pipelines.errors import (
-    AdoptedRowsError,
     AnotherIngesterError,
     ConfigError,
     SourceError,
@@ -35,7 +33,7 @@ from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import find_table, identifier
 from nevermore.pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from nevermore.pipelines.iceberg.index_upkeep import IndexUpdate, keep_mirror_indexes
-from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current
+from nevermore.pipelines.iceberg.loaded_table import current_schema, open_current, storage_of
 from nevermore.pipelines.iceberg.row_shape import distinct_rows, members_of, single_array, with_columns
 from nevermore.pipelines.iceberg.table_writer import write_rows
 from nevermore.pipelines.ingest.feed_run import run_once
@@ -43,18 +41,15 @@ from nevermore.pipelines.ingest.feeds import Feed, Readers, feeds_of, remote_fil
 from nevermore.pipelines.ingest.report import TableReport
 from nevermore.pipelines.ingest.table_ingest import TableIngest
 from nevermore.pipelines.mirrors.fold import DELETED
-from nevermore.pipelines.mirrors.mirror import Mirror
+from nevermore.pipelines.mirrors.mirror import Mirror, check_whole, effective_from
 from nevermore.pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from nevermore.pipelines.sources.file_changes import RE_DELIVERED, Listing
 from nevermore.pipelines.sources.live import KeyRanges, LiveSource, key_ranges
 from nevermore.pipelines.sources.table_position import Load
 from nevermore.scan_core import ContentFile, col
-from nevermore.scan_core.io import parse_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-
-    from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
 
 ROWS_FORMAT = "rows"
@@ -82,7 +77,6 @@ class Replayed:
         first: first ordinal of the range.
         last: last ordinal of the range.
         num_changes: applied changes, including those of the same keys after the range.
-        commits: snapshots of the mirror.
         snapshot_id: snapshot of the mirror afterwards.
         quarantined: changes newly rejected.
     """
@@ -91,7 +85,6 @@ class Replayed:
     first: int
     last: int
     num_changes: int
-    commits: int
     snapshot_id: int | None
     quarantined: int
 
@@ -138,7 +131,7 @@ def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end
                 f"{log.name} has lost changes {first} to {last}; use `nevermore resync {name} --snapshot-source`"
             )
         mirror.reapply(changes, log, reject=rejects.keep)
-    return Replayed(name, first, last, num_changes, 1, mirror.table.metadata.current_snapshot_id, rejects.count)
+    return Replayed(name, first, last, num_changes, mirror.table.metadata.current_snapshot_id, rejects.count)
 
 
 def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> Iterator[pa.Table]:
@@ -178,9 +171,6 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     )
 
 
-STAGING_SUFFIX = "__resync"
-
-
 @dataclass(frozen=True, slots=True)
 class Resynced:
     """A mirror that was rebuilt.
@@ -189,7 +179,7 @@ class Resynced:
         table: its name.
         num_changes: changes of the log, which are all in it now.
         num_rows: its number of rows.
-        snapshot_id: its snapshot; None if the log results in no table at all.
+        snapshot_id: its snapshot.
         quarantined: changes that could not be applied and were not in quarantine before.
         indexes: what was done for the indexes of the config; None without any.
     """
@@ -216,17 +206,16 @@ def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
     log = ChangeLog(catalog, change_log_name(name))
     if log.table is None or not (log.last_ordinal or log.key):
         raise SourceError(f"{name} has no change log from which to rebuild it; ingest first")
-    _check_whole(find_table(catalog, name), log)
-    log.check_complete(_start(log, table_config))
+    check_whole(find_table(catalog, name), log, log.ready_ordinal)
+    log.check_complete(effective_from(log, table_config, log.ready_ordinal))
     rejects = _Quarantine(catalog, name)
-    staging = f"{name}{STAGING_SUFFIX}"
+    staging = f"{name}__resync"
     _drop(catalog, staging)  # left over from an interrupted run
     try:
         snapshot_id, num_rows = retry_conflicts(lambda: _attempt(catalog, name, staging, table_config, rejects.keep))
     finally:
         _drop(catalog, staging)
-    rebuilt = find_table(catalog, name)
-    indexes = None if rebuilt is None else keep_mirror_indexes(rebuilt, table_config)
+    indexes = keep_mirror_indexes(catalog.load_table(identifier(name)), table_config)
     return Resynced(name, log.ready_ordinal, num_rows, snapshot_id, rejects.count, indexes)
 
 
@@ -407,84 +396,41 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
 
 def _attempt(
     catalog: "Catalog", name: str, staging: str, config: TableConfig, keep: Callable[[Rejected], None]
-) -> tuple[int | None, int]:
+) -> tuple[int, int]:
+    """Replace the rows of a mirror by those of another that is built from its log, in one snapshot."""
     log = ChangeLog(catalog, change_log_name(name))
     key = config.key or log.key
     # Changes that the source sent twice are in the log twice, whatever the config said about inserts at that time.
     config = config.model_copy(update={"inserts": "checked"})
-    if find_table(catalog, name) is None:
-        mirror = Mirror(catalog, name, config, key)
-        for _ in mirror.catch_up(log, reject=keep):
-            pass
-        found = mirror.table
-        return (None, 0) if found is None else (found.metadata.current_snapshot_id, open_current(found).scan().count())
     fresh = Mirror(catalog, staging, config, key)
-    for _ in fresh.catch_up(log, reject=keep, start=_start(log, config)):
-        pass
-    target = catalog.load_table(identifier(name))
+    source = fresh.rebuild(log, log.ready_ordinal, reject=keep)
+    target = find_table(catalog, name) or Mirror(catalog, name, config, key).create(log)
     shape = soft_delete_property(config)
     if ADOPTED in target.metadata.properties:
         shape |= {ADOPTED_SNAPSHOT: "", ADOPTED_ORDINAL: "0"}
-    with RowDelta(target, fresh.options) as delta:
-        return _swap_rows(delta, fresh.table, log, shape)
-
-
-def _swap_rows(
-    delta: RowDelta, source: "CatalogTable | None", log: ChangeLog, shape: Mapping[str, str]
-) -> tuple[int, int]:
-    """Replace the rows of a table by those of another, in one snapshot."""
-    target = delta.table
-    if any(target.metadata.properties.get(name) != value for name, value in shape.items()):
-        delta.set_properties(shape)
     files: list[ContentFile] = []
     num_rows = 0
-    if source is not None:
+    with RowDelta(target, fresh.options) as delta:
+        if not shape.items() <= target.metadata.properties.items():
+            delta.set_properties(shape)
         kept = delta.arranged_by
         if clashes := delta.hold(current_schema(source).fields, lambda path: path.partition(".")[0] not in kept):
             raise SourceError(
-                f"{'.'.join(target.name())} has columns that contradict the log; drop it first: {'; '.join(map(str, clashes))}"
+                f"{name} has columns that contradict the log; drop it first: {'; '.join(map(str, clashes))}"
             )
         delta.drop_columns(log.dropped_columns(target) - log.row_types.keys())
         for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
-    properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.ready_ordinal)}
-    committed = delta.commit(files, properties, remove=everything, operation="overwrite")
-    return committed.snapshot_id, num_rows
-
-
-def _start(log: ChangeLog, config: TableConfig) -> int:
-    """The ordinal up to which changes have no effect: before the last truncate, unless it keeps flagged rows."""
-    return 0 if config.soft_delete else max(0, last_truncate(log.table, log.ready_ordinal) - 1)
-
-
-def _check_whole(mirror: "CatalogTable | None", log: ChangeLog) -> None:
-    """Refuse to drop adopted rows, unless the source was truncated or fully loaded later.
-
-    Raises:
-        AdoptedRowsError: the mirror still has adopted rows.
-    """
-    if mirror is None:
-        return
-    properties = mirror.metadata.properties
-    if ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == "":
-        return
-    if last_truncate(log.table, log.ready_ordinal) <= int(properties.get(ADOPTED_ORDINAL, 0)):
-        name = ".".join(mirror.name())
-        raise AdoptedRowsError(
-            f"{name} was adopted with rows that {log.name} does not have, so rebuilding it from the log alone would lose them; take "
-            f"a full load of the source: nevermore resync {name} --snapshot-source PATH"
-        )
+        reached = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.ready_ordinal)}
+        return delta.commit(files, reached, remove=everything, operation="overwrite").snapshot_id, num_rows
 
 
 def _drop(catalog: "Catalog", name: str) -> None:
     if (table := find_table(catalog, name)) is None:
         return
     catalog.purge_table(identifier(name))
-    place = parse_location(table.location())
-    for path, _, _ in os.walk(place.path, topdown=False) if place.is_local else ():
-        with suppress(OSError):  # files that others put there stay
-            os.rmdir(path)  # noqa: PTH106 - walked by text
+    storage_of(table).remove_empty_folders(table.location())
 
 
 def snapshot_batches(

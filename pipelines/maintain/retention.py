@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
@@ -108,7 +107,6 @@ class Expiry:
         table: name of the table.
         expired: ids of the expired snapshots, oldest first.
         kept: number of snapshots that stay, by the first reason for it.
-        kept_since_ms: time of the oldest snapshot that is an ancestor of the current one without a gap; None without snapshots.
         files: number of deleted files by kind.
         deleted_bytes: their size.
         elsewhere: files that only expired snapshots reached and that are not in the folders of the table; they stay.
@@ -120,7 +118,6 @@ class Expiry:
     table: str
     expired: tuple[int, ...] = ()
     kept: Mapping[str, int] = field(default_factory=dict)
-    kept_since_ms: int | None = None
     files: Mapping[str, int] = field(default_factory=dict)
     deleted_bytes: int = 0
     elsewhere: tuple[str, ...] = ()
@@ -151,9 +148,6 @@ class Expiry:
         files = f"{counted(sum(self.files.values()), 'file')} of {size_text(self.deleted_bytes)} {deleted}"
         kinds = f" ({counts(self.files)})" if self.files else ""
         yield f"{self.table}: {verb} {counted(len(self.expired), 'snapshot')}, {files}{kinds}; {kept}"
-        if self.kept_since_ms is not None:
-            since = datetime.fromtimestamp(self.kept_since_ms / 1000, UTC)
-            yield f"  history without gaps since {since:%Y-%m-%d %H:%M:%S} UTC"
         if self.elsewhere:
             outside = counted(len(self.elsewhere), "file")
             yield f"  {outside} outside of the folders of the table not deleted: {self.elsewhere[0]}"
@@ -274,14 +268,10 @@ def expire(
         _delete(old.storage, [file.path for file in own])
     if record is not None:
         old.storage.remove([record])
-    current = old.table.metadata.current_snapshot_id
-    line = [] if current is None else old.table.metadata.ancestors(current)
-    unbroken = list(takewhile(lambda snapshot: snapshot.snapshot_id in kept, line))
     return Expiry(
         table=target.name,
         expired=tuple(s.snapshot_id for s in expired),
         kept=dict(Counter(kept.values())),
-        kept_since_ms=unbroken[-1].timestamp_ms if unbroken else None,
         files=dict(Counter(file.kind for file in own)),
         deleted_bytes=sum(file.size_bytes for file in own),
         elsewhere=tuple(file.path for file in elsewhere),

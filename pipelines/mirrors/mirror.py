@@ -18,6 +18,7 @@ from nevermore.pipelines.changes.change_log import (
     ChangeLog,
     FoldOrder,
     RemoteChanges,
+    last_truncate,
     read_changes,
 )
 from nevermore.pipelines.changes.change_run import (
@@ -30,7 +31,7 @@ from nevermore.pipelines.changes.change_run import (
 from nevermore.pipelines.changes.quarantine import FEW_CHANGES, check_ratio
 from nevermore.pipelines.config.tables import TableConfig, partition_field
 from nevermore.pipelines.decode.batches import Rejected
-from nevermore.pipelines.errors import AnotherIngesterError, PositionLostError, SchemaConflictError
+from nevermore.pipelines.errors import AdoptedRowsError, AnotherIngesterError, PositionLostError, SchemaConflictError
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.catalog import create_table, find_table
 from nevermore.pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts, upgrade
@@ -60,6 +61,7 @@ from nevermore.pipelines.mirrors.mirror_lookup import ROW_ID, all_rows, complete
 from nevermore.pipelines.mirrors.multiset import recount, steps_by_row
 from nevermore.pipelines.mirrors.table_shape import (
     ADOPTED,
+    ADOPTED_ORDINAL,
     ADOPTED_SNAPSHOT,
     check_shape,
     shape_properties,
@@ -365,6 +367,7 @@ class Mirror:
         *,
         reject: Callable[[Rejected], None],
         start: int = 0,
+        end: int | None = None,
     ) -> Iterator[Applied]:
         """Apply all changes of the log that are not yet in the mirror, `commit_rows` at a time.
 
@@ -373,8 +376,9 @@ class Mirror:
             appended: changes that this run has just appended, used from memory if no others are missing.
             reject: keeps changes that cannot be applied; called before the commit without them.
             start: ordinal up to which changes have no effect, for a mirror that is being rebuilt.
+            end: last ordinal to apply, which is not within a base; default: the last that a mirror may have.
         """
-        done, end_of_log = max(self.applied_ordinal, start), log.ready_ordinal
+        done, end_of_log = max(self.applied_ordinal, start), log.ready_ordinal if end is None else end
         has_rows = self.table is not None
         log.check_reached(self.name, self.applied_ordinal)
         if (
@@ -393,16 +397,22 @@ class Mirror:
                 _log.info("%s: this process applies the changes to the mirror: %s", self.name, reason)
         while done < end_of_log:
             # a mirror without rows has none to show until a load is complete
-            end = log.end_of_batch(done, self.config.commit_rows, whole_reloads=has_rows)
-            with closing(self._next_changes(log, appended, done, end)) as changes:
-                if changes.num_rows == 0 and end > log.base.ordinal:
+            last = min(end_of_log, log.end_of_batch(done, self.config.commit_rows, whole_reloads=has_rows))
+            with closing(self._next_changes(log, appended, done, last)) as changes:
+                if changes.num_rows == 0 and last > log.base.ordinal:
                     raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
-                done = self._reached(log, changes, done, end)
+                done = self._reached(log, changes, done, last)
                 if changes.num_rows and (self.table is not None or makes_rows(changes, self.config)):
                     # within a base there is no place to go on from: killed here, all of it is applied again
                     yield self._apply(changes, done if done >= log.base.ordinal else 0, log, reject)
         if self.table is None and log.last_ordinal == 0 and log.key:  # an empty load has declared the columns
-            self._create(log)
+            self.create(log)
+
+    def rebuild(self, log: ChangeLog, end: int, reject: Callable[[Rejected], None]) -> "Table":
+        """Apply the changes of a log up to an ordinal to a mirror that has none; the table, also without rows."""
+        for _ in self.catch_up(log, reject=reject, start=effective_from(log, self.config, end), end=end):
+            pass
+        return self.table or self.create(log)
 
     def _reached(self, log: ChangeLog, changes: ChangeRun, after: int, end: int) -> int:
         """The last ordinal of a batch of the changes in (after, end]."""
@@ -428,7 +438,7 @@ class Mirror:
         if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
-            self._create(log)
+            self.create(log)
         before = self.applied_ordinal
         trusts = self._trusts_inserts(log)
         return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject, trusts_inserts=trusts))
@@ -454,7 +464,8 @@ class Mirror:
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject, trusts_inserts=False))
 
-    def _create(self, log: ChangeLog) -> None:
+    def create(self, log: ChangeLog) -> "Table":
+        """Make the table, with the columns of a log."""
         types = log.row_types
         check_shape(self.name, self.config, self.key, types)
         self.table = create_table(
@@ -464,6 +475,7 @@ class Mirror:
             partition_by=[partition_field(text) for text in self.config.partition_by],
             properties={**self.config.table_properties, **shape_properties(self.key, self.config)},
         )
+        return self.table
 
     def _attempt(
         self,
@@ -551,6 +563,30 @@ class _Content:
         """Remove the files that are no part of the commit, whatever became of it."""
         if self._keys is not None:
             self._keys.close()
+
+
+def effective_from(log: ChangeLog, config: TableConfig, ordinal: int) -> int:
+    """The ordinal before which changes have no effect on the rows at another one: before the last truncate, unless it keeps flagged rows."""
+    return 0 if config.soft_delete else max(0, last_truncate(log.table, ordinal) - 1)
+
+
+def check_whole(mirror: "Table | None", log: ChangeLog, ordinal: int) -> None:
+    """Refuse to drop adopted rows, unless the source was truncated or fully loaded later, up to an ordinal.
+
+    Raises:
+        AdoptedRowsError: the mirror still has adopted rows.
+    """
+    if mirror is None:
+        return
+    properties = mirror.metadata.properties
+    if ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == "":
+        return
+    if last_truncate(log.table, ordinal) <= int(properties.get(ADOPTED_ORDINAL, 0)):
+        name = ".".join(mirror.name())
+        raise AdoptedRowsError(
+            f"{name} was adopted with rows that {log.name} does not have, so rebuilding it from the log alone would lose them; take "
+            f"a full load of the source: nevermore resync {name} --snapshot-source PATH"
+        )
 
 
 def makes_rows(changes: Changes | RemoteChanges, config: TableConfig) -> bool:

@@ -18,7 +18,7 @@ from nevermore.scan_core.metadata import parse_transform, parse_type
 if TYPE_CHECKING:
     from nevermore.pipelines.iceberg.catalog import Table as CatalogTable
 
-_OF_TIMES = frozenset({"year", "month", "day", "hour"})
+_OF_TIMES = "year", "month", "day", "hour"
 PARTITION_BY = "nevermore.partition_by"
 """Table property: `partition_by` of the config when the table was created."""
 KEY = "nevermore.key"

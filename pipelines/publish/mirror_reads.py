@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.errors import PublishError, SourceError
 from nevermore.pipelines.iceberg.catalog import find_table
-from nevermore.pipelines.iceberg.moments import common_snapshots
+from nevermore.pipelines.mirrors.moments import common_snapshots
 from nevermore.pipelines.publish.query import PublishedQuery
 from nevermore.pipelines.publish.task import ReadChanges
 from nevermore.scan_core import Changes, PrimitiveType, Scan, ScanMetrics, open_table, run_splits

@@ -174,10 +174,9 @@ def test_what_was_current_within_the_time_stays_however_old_it_is(
         append(table, key, replace=True)
     monkeypatch.setattr(time, "time_ns", lambda: now)
     all_ids = ids(table)
-    done = expired(tmp_path, table, RetentionConfig(keep_snapshots=1, keep_for=2 * 3600))
+    expired(tmp_path, table, RetentionConfig(keep_snapshots=1, keep_for=2 * 3600))
     assert ids(table) == all_ids[2:]  # the third was current until an hour ago
     assert open_table(reloaded(table.catalog)).scan().as_of_snapshot(all_ids[2]).count() == 1
-    assert done.kept_since_ms == pytest.approx(now / 1e6 - 30 * 3_600_000, abs=10)
 
 
 def test_rolled_back_snapshots_stay_within_the_time_and_the_newest_always(tmp_path: Path) -> None:
@@ -291,7 +290,6 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(project: Project) -> Non
     for name, one in done.items():
         assert (one.expired, one.files, one.kept) == (foreseen[name].expired, foreseen[name].files, foreseen[name].kept)
         assert one.deleted_bytes == foreseen[name].deleted_bytes > 0
-        assert one.kept_since_ms == foreseen[name].kept_since_ms
 
 
 def test_a_reader_of_a_kept_snapshot_goes_on_while_others_expire(project: Project) -> None:

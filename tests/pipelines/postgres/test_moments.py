@@ -4,17 +4,22 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
+from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import Config, change_log_name
+from nevermore.pipelines.config.tables import RetentionConfig
 from nevermore.pipelines.errors import PublishError, SourceError
 from nevermore.pipelines.iceberg.catalog import open_catalog
-from nevermore.pipelines.iceberg.moments import moments_of, snapshots_at
 from nevermore.pipelines.ingest import feed_run
 from nevermore.pipelines.ingest.feed_run import apply_logs, run_once
 from nevermore.pipelines.ingest.project import Project
 from nevermore.pipelines.maintain.compact import compact_mirror
+from nevermore.pipelines.maintain.replay import resync_from_source
+from nevermore.pipelines.maintain.retention import expire_all
+from nevermore.pipelines.mirrors.moments import moments_of, snapshots_at
 from nevermore.pipelines.publish.mirror_reads import mirror_scans
 from nevermore.pipelines.publish.query import published_query
 from nevermore.pipelines.sources.postgres.reader import PostgresReader
@@ -123,6 +128,70 @@ def test_any_time_shows_the_mirrors_at_one_commit(bank: Any, capsys: pytest.Capt
         project.as_of(before, names)["shop.checking"].count()
 
 
+def expire(config: Config) -> None:
+    least = RetentionConfig(keep_snapshots=1, keep_for=0.001)
+    assert not [one.error for one in expire_all(open_catalog(config), config, overrides=least) if one.error]
+
+
+def test_all_mirrors_show_one_commit_also_when_their_snapshots_have_expired(bank: Any) -> None:
+    config = bank.config("checking", "savings", "notes")
+    bank.sql("INSERT INTO notes VALUES (1)")  # and no change after the load
+    bank.ingest(config)
+    names = ["shop.checking", "shop.savings", "shop.notes"]
+
+    def state(time: datetime) -> list[Any]:
+        scans = Project(config).as_of(time, names)
+        return [sorted(map(str, scans[name].to_table().to_pylist())) for name in names]
+
+    seen = []
+    for number in range(1, 8):
+        transfer(bank, number)
+        if number == 4:
+            bank.sql("DELETE FROM checking WHERE id = 3; UPDATE savings SET id = 99 WHERE id = 4")
+        if number == 6:
+            bank.sql("BEGIN; TRUNCATE savings; INSERT INTO savings VALUES (1, 5); COMMIT")
+        run_once(config, tables=names[number % 2 : 1 + number % 2] if number % 3 == 0 else None)
+        time = datetime.now(UTC)
+        seen.append((time, state(time)))
+    assert len({str(rows) for _, rows in seen}) == 5  # two were read by one table alone
+    expire(config)
+    assert [rows for _, rows in seen] == [state(time) for time, _ in seen]
+
+
+def test_a_time_within_a_transaction_or_a_load_is_an_error(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bank.settings = {"commit_rows": 5}
+    config = bank.config("checking")
+    bank.ingest(config)
+    monkeypatch.setattr("nevermore.pipelines.sources.postgres.reader.MAX_MESSAGES", 4)
+    bank.sql("UPDATE checking SET amount = 7 WHERE id = 1", "UPDATE checking SET amount = amount + 1")
+    bank.ingest(config)
+    monkeypatch.setattr("nevermore.pipelines.sources.postgres.load.chunk_rows", lambda *_: 3)
+    bank.sql("DELETE FROM checking WHERE id > 18")
+    resync_from_source(open_catalog(config), config, "shop.checking")
+    bank.sql("INSERT INTO checking VALUES (99, 1)")
+    bank.ingest(config)
+    expire(config)
+    log = ChangeLog(open_catalog(config), change_log_name("shop.checking"))
+    logged = log.scan().to_table().sort_by("ordinal")
+    times = sorted(set(logged["ingested_at"].to_pylist()))
+    assert len(times) > 5
+    states, refused = set(), []
+    for time in times[1:]:
+        try:
+            rows = Project(config).as_of(time, ["shop.checking"])["shop.checking"].to_table()
+        except SourceError as error:
+            refused.append(str(error))
+        else:
+            states.add((rows.num_rows, pc.sum(rows["amount"]).as_py()))
+    total = ACCOUNTS * 100
+    assert states <= {(20, total), (20, total - 93), (20, total - 73), (18, total - 273 - 2), (18, total - 73 - 202)}
+    assert {count for count, _ in states} == {20, 18}
+    for what in ("load of", "/"):
+        assert any(
+            what in one and one.endswith("was being read then: ask for a time before or after that") for one in refused
+        )
+
+
 def test_a_time_without_a_common_commit_is_an_error(bank: Any) -> None:
     config = bank.config("checking", "savings")
     run_once(config, tables=["shop.checking"])
@@ -131,13 +200,13 @@ def test_a_time_without_a_common_commit_is_an_error(bank: Any) -> None:
     transfer(bank, 1)
     bank.ingest(config)
     names = ["shop.checking", "shop.savings"]
-    with pytest.raises(SourceError, match="not known which of their snapshots are of one commit at that time"):
+    with pytest.raises(SourceError, match="not known which of their changes are of one commit at that time"):
         Project(config).as_of(time, names)
     assert Project(config).as_of(time, names[:1])["shop.checking"].count() == ACCOUNTS
 
 
 def test_a_time_of_which_the_moments_are_gone_is_an_error(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nevermore.pipelines.iceberg.moments.RECENT_TABLES", 1)  # keeps four
+    monkeypatch.setattr("nevermore.pipelines.mirrors.moments.RECENT_TABLES", 1)  # keeps four
     config, names, amounts = bank.config("checking", "savings", "notes"), ["shop.checking", "shop.notes"], []
     bank.sql("INSERT INTO notes VALUES (1)")  # and no change after the load
     for number in range(9):
@@ -180,7 +249,7 @@ def test_without_a_moment_nothing_is_published(bank: Any) -> None:
     bank.ingest(config)
     assert total(config) == 2 * ACCOUNTS * 100
     logs = [change_log_name(name) for name in config.tables]
-    assert [len(m.reached) for m in moments_of(open_catalog(config), logs)] == [2]
+    assert [len(m) for m in moments_of(open_catalog(config), logs)] == [2]
 
 
 @pytest.mark.slow
@@ -211,7 +280,7 @@ def test_a_load_does_not_keep_the_other_mirrors_from_a_moment(bank: Any, monkeyp
     bank.sql("ALTER TABLE notes ADD COLUMN n int DEFAULT 5")
     transfer_and_kill(bank, config, monkeypatch, PostgresReader, "load")
     bank.ingest(config)
-    assert len(moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])[-1].reached) == 3
+    assert len(moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])[-1]) == 3
 
 
 def transfer_and_kill(bank: Any, config: Config, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str) -> None:
@@ -260,7 +329,7 @@ def test_a_stream_that_breaks_leaves_the_mirrors_at_one_moment(bank: Any, monkey
     assert total(config) == 2 * ACCOUNTS * 100
     assert 0 < changes_since(bank, config) < 20
     moments = moments_of(open_catalog(config), [change_log_name(name) for name in config.tables])
-    assert len({tuple(moment.reached.values()) for moment in moments}) == 2
+    assert len({tuple(moment.values()) for moment in moments}) == 2
 
 
 def test_a_table_that_is_committed_takes_the_others_along(bank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
