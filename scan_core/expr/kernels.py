@@ -39,7 +39,7 @@ from nevermore.scan_core.expr.bound import (
 from nevermore.scan_core.expr.casts import cast
 from nevermore.scan_core.expr.coercion import BYTES, INTEGRAL, decimal_of, decimal_type, name_of
 from nevermore.scan_core.expr.nodes import bound_text
-from nevermore.scan_core.expr.strings import lower, matches_like
+from nevermore.scan_core.expr.strings import lower, matches_like, unary
 from nevermore.scan_core.expr.vectors import (
     OVERFLOW,
     Codes,
@@ -124,11 +124,6 @@ def _decimals(sign: str, sides: tuple[Operand, Operand], types: tuple[Type, ...]
         missing = max(0, decimal_of(result)[1] + 1 - max(4, s1 + p2 - s2 + 1))
         left = left.cast(pa.decimal256(p1 + missing, s1 + missing))
     return rounded_decimal(_OPERATIONS[sign](left, right), nulls_of(left, right), result)
-
-
-def _arrow(function: Callable[[Any], Any]) -> Kernel:
-    """The kernel of a function of Arrow on one argument."""
-    return lambda arguments, _types, _result: Vector(function(arguments[0]))
 
 
 def _of_all_but_smallest(function: Callable[[Any], Any]) -> Kernel:
@@ -402,21 +397,21 @@ def _with_an_array(sides: tuple[Vector, Vector], num_rows: int) -> tuple[Operand
 
 def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vector], types: tuple[Type, Type]) -> Truth:
     equal = compare("=", *values, *types)
-    left, right = (null_mask(v) if isinstance(v, pa.Array) else None for v in values)
+    left, right = map(nulls_of, values)
     either = union(left, right)
     if either is not None:
         equal = equal & ~either
         if left is not None and right is not None:
             equal |= left & right
-    failed, reason = failures(sides)
-    return Truth(equal if failed is None else equal & ~failed, None, failed, reason)
+    failed = union(sides[0].failed, sides[1].failed)  # NULL is a value here
+    return Truth(equal if failed is None else equal & ~failed, None, failed, sides[0].reason or sides[1].reason)
 
 
 _KERNELS: Mapping[str, Kernel] = {
     **{sign: _arithmetic(sign) for sign in _OPERATIONS},
     "negative": _of_all_but_smallest(pc.negate),
     "abs": _of_all_but_smallest(pc.abs),
-    "isnan": _arrow(lambda array: pc.fill_null(pc.is_nan(array), False)),  # isnan(NULL) is false in Spark
+    "isnan": unary(lambda array: pc.fill_null(pc.is_nan(array), False)),  # isnan(NULL) is false in Spark
     "floor": _floor_or_ceil(np.floor, "down"),
     "ceil": _floor_or_ceil(np.ceil, "up"),
     "round": _round,
@@ -577,13 +572,14 @@ def _call(node: Call, frame: Frame) -> Vector:
         values = (array_from(values[0], frame.num_rows), *values[1:])
     function = node.function.removeprefix("try ")
     done = _KERNELS[function](values, tuple(a.type for a in node.arguments), node.type)
-    return _after_arguments(done, vectors, quiet=function != node.function)
+    divides = function in {"/", "div", "%"}  # Spark looks at the divisor first
+    return _after_arguments(done, vectors[::-1] if divides else vectors, quiet=function != node.function)
 
 
 def _after_arguments(done: Vector, arguments: tuple[Vector, ...], *, quiet: bool) -> Vector:
     """The result of a strict function: fails where an argument failed, or where it failed itself unless `quiet`."""
-    failed, reason = failures(arguments if quiet else (done, *arguments))
-    return Vector(done.values, failed, reason)
+    failed, reason = failures(arguments)
+    return Vector(done.values, failed if quiet else union(failed, done.failed), reason or done.reason)
 
 
 def _case(node: Case, frame: Frame) -> Vector:

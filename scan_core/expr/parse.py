@@ -152,6 +152,15 @@ class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped he
         tokens.TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
     }
 
+    def _parse_csv(self, parse_method: Any, sep: Any = tokens.TokenType.COMMA) -> list[Any]:
+        def parse_one() -> Any:
+            found = parse_method()
+            if found is None and (self._prev.token_type is sep or self._match(sep)):
+                self.raise_error("Required keyword", self._prev)  # sqlglot leaves out what is missing
+            return found
+
+        return super()._parse_csv(parse_one, sep)  # type: ignore[no-any-return]
+
 
 class _Filter(Spark):  # type: ignore[misc]  # sqlglot is untyped here
     """Spark 4: a doubled quote inside a string is a quote."""
@@ -193,12 +202,11 @@ def parse(sql: str) -> Expr:
     if len(sql) > MAX_FILTER_CHARACTERS:
         raise PredicateError(f"the filter has {len(sql)} characters; more than {MAX_FILTER_CHARACTERS} are refused")
     try:
-        statements = syntax_trees(sql)
+        trees = syntax_trees(sql)
     except SqlglotError as error:
         raise PredicateError(_syntax_message(sql, error)) from error
     except RecursionError as error:
         raise PredicateError("the filter nests too deeply") from error
-    trees = [s for s in statements if s is not None]
     if len(trees) == 1 and isinstance(trees[0], exp.Select):
         raise PredicateError(point_at(sql, (0, 5), "write the condition alone, without 'select'"))
     if len(trees) != 1:
@@ -320,19 +328,14 @@ class _Converter:
 
     def _convert_hexstring(self, node: exp.HexString) -> Expr:
         try:
-            text = node.this
-            return Constant(bytes.fromhex("0" * (len(text) % 2) + text), span=_span(node))
+            return Constant(bytes.fromhex("0" * (len(node.this) % 2) + node.this), span=_span(node))
         except ValueError as error:
             raise self.refuse(node, f"X'{node.this}' is not a hexadecimal string") from error
 
-    def _convert_rawstring(self, node: exp.RawString) -> Expr:
+    def _convert_rawstring(self, node: exp.Expression) -> Expr:
         return Constant(node.this, span=_span(node))
 
-    def _convert_boolean(self, node: exp.Boolean) -> Expr:
-        return Constant(bool(node.this), span=_span(node))
-
-    def _convert_null(self, node: exp.Null) -> Expr:
-        return Constant(None, span=_span(node))
+    _convert_boolean = _convert_null = _convert_rawstring
 
     def _convert_neg(self, node: exp.Neg) -> Expr:
         below = node.this
@@ -354,11 +357,11 @@ class _Converter:
                 test = self._operation("<=>", node, node.this, Constant(bool(value)))
             case other:
                 raise self.refuse(node, f"is {other.sql('spark').lower()} is not supported in a filter")
-        return Operation("not", (test,), _span(node)) if node.args.get("negate") else test
+        return self._operation("not", node, test) if node.args.get("negate") else test
 
     def _convert_nullsafeneq(self, node: exp.NullSafeNEQ) -> Expr:
         self._forbid_chains(node, node.this, node.expression)
-        return Operation("not", (self._operation("<=>", node, node.this, node.expression),), _span(node))
+        return self._operation("not", node, self._operation("<=>", node, node.this, node.expression))
 
     def _convert_between(self, node: exp.Between) -> Expr:
         self._forbid_chains(node, node.this, node.args["low"], node.args["high"])
@@ -382,10 +385,10 @@ class _Converter:
             patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
         parts: list[Expr] = [self._operation(name, node, node.this, p, Constant(escape)) for p in patterns]
         if node.args.get("negate"):  # of LIKE ANY, too: any pattern that does not match
-            parts = [Operation("not", (part,), _span(node)) for part in parts]
+            parts = [self._operation("not", node, part) for part in parts]
         if len(parts) == 1:
             return parts[0]
-        return Operation("or" if isinstance(quantified, exp.Any) else "and", tuple(parts), _span(node))
+        return self._operation("or" if isinstance(quantified, exp.Any) else "and", node, *parts)
 
     _convert_ilike = _convert_like
 
@@ -400,7 +403,7 @@ class _Converter:
         for branch in node.args["ifs"]:
             condition = self.convert(branch.this)
             if node.this is not None:
-                condition = Operation("=", (self.convert(node.this), condition), _span(branch))
+                condition = self._operation("=", branch, node.this, condition)
             parts += (condition, self.convert(branch.args["true"]))
         default = node.args.get("default")
         return Operation("case", (*parts, self.convert(default) if default else Constant(None)), _span(node))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,7 +49,7 @@ def like_parts(pattern: str, escape: str | None) -> tuple[str | Wildcard, ...]:
 def matches_like(values: pa.Array, pattern: str, escape: str | None) -> pa.Array:
     """Which values match a LIKE pattern; NULL for NULL."""
     parts = like_parts(pattern, escape)
-    if all(isinstance(part, str) for part in parts):
+    if is_like_exact(pattern, escape):
         return pc.equal(values, scalar("".join(map(str, parts)), values.type))
     if any(isinstance(part, str) and re.search(r"[\\%_]", part) for part in parts):
         # Arrow takes escapes in prefixes and suffixes for text
@@ -130,11 +131,9 @@ _SPECIAL_LOWER = "[İΣ]"
 _SPECIAL_UPPER = "[ŉßǰΐΰևẖ-ẚᾀ-ᾯᾲ-ᾴᾶ-ᾼῂ-ῄῆ-ῌῒΐῖῗῢ-ῤῦῧῲ-ῴῶ-ῼﬀ-ﬆﬓ-ﬗ]"
 
 
-def _unary(function: Callable[[pa.Array], pa.Array]) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-        return Vector(function(arguments[0]))
-
-    return kernel
+def unary(function: Callable[[Any], Any]) -> Kernel:
+    """The kernel of a function of Arrow on one argument."""
+    return lambda arguments, _types, _result: Vector(function(arguments[0]))
 
 
 def lower(array: pa.Array) -> pa.Array:
@@ -220,14 +219,14 @@ def _replace(text: pa.Array, wanted: str, by: str = "") -> pa.Array:
 
 
 KERNELS: Mapping[str, Kernel] = {
-    "lower": _unary(lower),
-    "upper": _unary(upper),
-    "length": _unary(_text_length),
-    "octet_length": _unary(lambda array: pc.binary_length(array).cast(pa.int32())),
-    "trim": _unary(lambda a: pc.utf8_trim(a, characters=" ")),
-    "ltrim": _unary(lambda a: pc.utf8_ltrim(a, characters=" ")),
-    "rtrim": _unary(lambda a: pc.utf8_rtrim(a, characters=" ")),
-    "reverse": _unary(pc.utf8_reverse),
+    "lower": unary(lower),
+    "upper": unary(upper),
+    "length": unary(_text_length),
+    "octet_length": unary(lambda array: pc.binary_length(array).cast(pa.int32())),
+    "trim": unary(lambda a: pc.utf8_trim(a, characters=" ")),
+    "ltrim": unary(lambda a: pc.utf8_ltrim(a, characters=" ")),
+    "rtrim": unary(lambda a: pc.utf8_rtrim(a, characters=" ")),
+    "reverse": unary(pc.utf8_reverse),
     "startswith": _with_constants(lambda text, part: pc.starts_with(text, pattern=part)),
     "endswith": _with_constants(lambda text, part: pc.ends_with(text, pattern=part)),
     "contains": _with_constants(lambda text, part: pc.match_substring(text, pattern=part)),

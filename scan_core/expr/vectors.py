@@ -115,10 +115,12 @@ def is_null_scalar(operand: Operand) -> bool:
 
 
 def failures(vectors: Sequence[Vector]) -> tuple[Mask | None, str]:
-    """Rows in which any of the vectors failed, and why."""
-    failed, reason = None, ""
-    for vector in vectors:
-        failed, reason = union(failed, vector.failed), reason or vector.reason
+    """Rows in which any of the vectors failed, and why; as in Spark, what follows a NULL is not evaluated."""
+    failed, null, reason = None, None, ""
+    if any(vector.failed is not None for vector in vectors):
+        for vector in vectors:
+            failed, reason = union(failed, minus(vector.failed, null)), reason or vector.reason
+            null = union(null, minus(nulls_of(vector.values), vector.failed))
     return failed, reason
 
 
@@ -154,10 +156,9 @@ def nulls_of(*operands: Operand) -> Mask | None:
 
 def outcome(values: npt.NDArray[Any], null: Mask | None, failed: Mask | None, type_: Type, reason: str) -> Vector:
     """Values of fixed width; rows that failed hold NULL, NULL rows do not fail."""
-    if failed is not None:
-        failed = failed & ~null if null is not None else failed
-        if not failed.any():
-            failed = None
+    failed = minus(failed, null)
+    if failed is not None and not failed.any():
+        failed = None
     return Vector(array_of(values, union(null, failed), type_), failed, reason if failed is not None else "")
 
 

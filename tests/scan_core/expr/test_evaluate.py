@@ -189,6 +189,12 @@ i - 2147483647 < 0                                 TT.E
 l * 4 > 0                                          T.TE
 i * 3 = -15                                        ...T
 i / 0 = 1                                          EE.E
+i + cast(s as int) > 0                             EE.E
+i = cast(s as int)                                 EE.E
+l + cast(s as int) > 0                             E..E
+cast(s as int) % l = 0                             E..E
+cast(s as int) + l > 0                             EE.E
+l <=> cast(s as int)                               EE.E
 1 / 0 = i                                          EEEE
 i / 2 = 0.5                                        T...
 i div 2 = -2                                       ...T
