@@ -34,9 +34,8 @@ from nevermore.pipelines.config.project import Config, quarantine_name
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.sources import PostgresSource
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.errors import ConfigError, PipelineError
+from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
-from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.maintain.compact import MIN_NOTICED_SECONDS
 from nevermore.pipelines.maintain.debt import Debt, debt_of
 from nevermore.pipelines.publish.audit import CheckResult, StagedRows
@@ -44,23 +43,16 @@ from nevermore.pipelines.publish.query import published_entry
 from nevermore.pipelines.wording import counted
 from nevermore.scan_core import MissingPackageError, Scan, ScanError, StructType, Table, TableMetadata, open_table
 
-FRESHNESS = "freshness"
-VOLUME = "volume"
-SCHEMA = "schema_matches"
-STALE = "no_key_is_stale"
-QUARANTINE = "quarantine_is_small"
-DEBT = "scans_are_fast"
-SLOT = "slot_holds_little_log"
 DESCRIPTIONS: Mapping[str, str] = {
     MUST: "All rows meet the expectations of the config.",
     SHOULD: "All rows meet the expectations of the config that only warn.",
-    FRESHNESS: "The newest snapshot is at most `max_age` old.",
-    VOLUME: "The last complete day has about as many changes as the days before it.",
-    SCHEMA: "Columns and types of the mirror are those of its change log.",
-    STALE: "No key's newest change is in quarantine.",
-    QUARANTINE: "At most `max_share` of all events are in quarantine.",
-    DEBT: "Scans lose at most `max_debt` of their time by small files and deletes.",
-    SLOT: "The database keeps at most `max_held_bytes` of its log for the replication slot.",
+    "freshness": "The newest snapshot is at most `max_age` old.",
+    "volume": "The last complete day has about as many changes as the days before it.",
+    "schema_matches": "Columns and types of the mirror are those of its change log.",
+    "no_key_is_stale": "No key's newest change is in quarantine.",
+    "quarantine_is_small": "At most `max_share` of all events are in quarantine.",
+    "scans_are_fast": "Scans lose at most `max_debt` of their time by small files and deletes.",
+    "slot_holds_little_log": "The database keeps at most `max_held_bytes` of its log for the replication slot.",
 }
 """Checks that a config can add, in the order of output."""
 KIND = "expectations-"
@@ -80,18 +72,18 @@ def configured(settings: TableConfig | PublishedConfig) -> dict[str, Severity]:
     severities = {checks.schema_severity, *(e.severity for e in checks.expectations)}
     found |= {name: severity for severity, name in NAMES.items() if severity in severities}
     if checks.freshness is not None:
-        found[FRESHNESS] = checks.freshness.severity
+        found["freshness"] = checks.freshness.severity
     if isinstance(checks, ChecksConfig):
         if checks.volume is not None:
-            found[VOLUME] = checks.volume.severity
+            found["volume"] = checks.volume.severity
         found |= {
-            STALE: checks.no_key_is_stale,
-            QUARANTINE: checks.quarantine_is_small.severity,
-            SCHEMA: checks.schema_matches,
-            DEBT: checks.scans_are_fast,
+            "no_key_is_stale": checks.no_key_is_stale,
+            "quarantine_is_small": checks.quarantine_is_small.severity,
+            "schema_matches": checks.schema_matches,
+            "scans_are_fast": checks.scans_are_fast,
         }
     if isinstance(settings, TableConfig) and isinstance(settings.source, PostgresSource):
-        found[SLOT] = "warn"  # the rows are right, whatever the server keeps
+        found["slot_holds_little_log"] = "warn"  # the rows are right, whatever the server keeps
     return {name: severity for name in DESCRIPTIONS if (severity := found.get(name, "off")) != "off"}
 
 
@@ -133,9 +125,9 @@ def published_results(
         yield from (CheckResult(n, passed=True, details=[f"{name} does not exist yet"]) for n in sorted(wanted))
         return
     opened = open_table(found, options=config.scan_options)
-    if FRESHNESS in wanted and entry.checks.freshness is not None:
+    if "freshness" in wanted and entry.checks.freshness is not None:
         result = freshness(opened.metadata, entry.checks.freshness.max_age)
-        yield replace(result, severity=severity_of(entry, FRESHNESS))
+        yield replace(result, severity=severity_of(entry, "freshness"))
     yield from _of_expectations(_Target(config, name, opened, entry.key, entry.checks), wanted, full=full)
 
 
@@ -197,12 +189,9 @@ class _Target:
 
     def store(self) -> ResultStore:
         """The kept results of these expectations."""
-        handle = find_table(open_catalog(self.config), self.name)
-        if handle is None:
-            raise ConfigError(f"{self.name} no longer exists")
         expectations = expectations_of(self.checks, self.scan.schema, self.key)
-        shape = [str(self.opened.metadata.table_uuid), self.key, [e.model_dump(mode="json") for e in expectations]]
-        return ResultStore(storage_of(handle), metadata_location(handle), shape, self.opened.metadata, KIND)
+        shape = [self.key, [e.model_dump(mode="json") for e in expectations]]
+        return ResultStore(self.config, self.name, self.opened, shape, KIND)
 
     def session(self) -> Any:
         from nevermore.pipelines.spark.session import project_session

@@ -31,7 +31,7 @@ from nevermore.scan_core import (
     UnsupportedError,
     verify_bytes,
 )
-from nevermore.scan_core.io import exists, file_size, read_bytes, relocate
+from nevermore.scan_core.io import file_size, read_bytes, relocate
 from nevermore.scan_core.metadata import (
     DAMAGE,
     ManifestFile,
@@ -378,17 +378,11 @@ def _id_faults(document: Mapping[str, Any], table: Table) -> Iterator[tuple[str,
 
 def _earlier_uuid(document: Mapping[str, Any], table: Table) -> str | None:
     """The table's uuid in the metadata file before this one; None if that is gone or cannot be read."""
-    log = document.get("metadata-log")
-    last = log[-1] if isinstance(log, list) and log else None
-    path = last.get("metadata-file") if isinstance(last, Mapping) else None
     try:
-        if not isinstance(path, str) or not exists(path, table.io):
-            return None
-        earlier = read_document(path, table.io)
-    except (ScanError, ValueError):
+        path = str(document["metadata-log"][-1]["metadata-file"])
+        return str(read_document(path, table.io)["table-uuid"] or "") or None
+    except (ScanError, ValueError, LookupError, TypeError):
         return None
-    uuid = earlier.get("table-uuid") if isinstance(earlier, Mapping) else None
-    return uuid if isinstance(uuid, str) else None
 
 
 def snapshot_faults(table: Table, snapshot: Snapshot, next_row_id: int | None) -> Iterator[Damage]:

@@ -3,17 +3,23 @@
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.config.project import Config
+from nevermore.pipelines.errors import SourceError
+from nevermore.pipelines.iceberg.catalog import find_table, open_catalog
+from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.publish.audit import CheckResult
-from nevermore.scan_core import ScanError, TableMetadata
+from nevermore.scan_core import ScanError, Table
 
 _log = logging.getLogger(__name__)
+_NAME = re.compile(r"(.*?)(\d+)-(\d+)-[0-9a-f]+[.]json")
+"""Kind, snapshot and time."""
 
 FOLDER = "nevermore-checks"
 """Folder next to the manifests, with files for each snapshot that was checked."""
@@ -48,34 +54,31 @@ class ResultStore:
     """The results kept for one table.
 
     Args:
-        storage: storage of the table.
-        folder: folder of its manifests.
+        config: the project.
+        name: the table.
+        opened: the table. Results hold for a snapshot as long as its manifest list has the bytes that it had then.
         shape: everything that decides what is checked: with another shape, the results are those of other checks.
-        metadata: of the table. Results hold for a snapshot as long as its manifest list has the bytes that it had then.
         kind: prefix of the names of the files, if other results are kept in the same folder.
+
+    Raises:
+        SourceError: the table no longer exists.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        folder: str,
-        shape: Sequence[Any],
-        metadata: TableMetadata,
-        kind: str = "",
-    ) -> None:
-        self._storage = storage
-        self._metadata = metadata
-        self._folder = f"{folder}/{FOLDER}"
+    def __init__(self, config: Config, name: str, opened: Table, shape: Sequence[Any], kind: str = "") -> None:
+        handle = find_table(open_catalog(config), name)
+        if handle is None:
+            raise SourceError(f"{name} no longer exists")
+        self._storage = storage_of(handle)
+        self._metadata = opened.metadata
+        self._folder = f"{metadata_location(handle)}/{FOLDER}"
         self._kind = kind
-        self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+        document = json.dumps([str(opened.metadata.table_uuid), *shape])
+        self._shape = hashlib.sha256(document.encode()).hexdigest()[:16]
 
     def find(self, snapshot_id: int | None = None) -> KeptResults | None:
         """The newest readable results for a snapshot, or for any; None if there are none."""
-        for path in sorted(self._paths(snapshot_id), key=_time, reverse=True):
-            number = path.rpartition("/")[2].removeprefix(self._kind).partition("-")[0]
-            if number.isdigit() and (kept := self._read(path, int(number))) is not None:
-                return kept
-        return None
+        found = (self._read(path, number) for _, number, path in self._files(snapshot_id))
+        return next(filter(None, found), None)
 
     def last_green(self, snapshot_id: int, names: Collection[str]) -> KeptResults | None:
         """The results of the newest earlier snapshot that has passed these checks; None if there is none."""
@@ -95,18 +98,17 @@ class ResultStore:
                 "results": {name: asdict(result) for name, result in kept.results.items()},
                 "documents": list(kept.documents),
             }
-            earlier = self._paths(kept.snapshot_id)
+            earlier = self._files(kept.snapshot_id)
             self._storage.write(path, json.dumps(document, default=str).encode())
-            old = sorted(self._paths(), key=_time, reverse=True)[MAX_KEPT:]
-            self._storage.remove([*earlier, *old])
+            self._storage.remove([path for *_, path in (*earlier, *self._files()[MAX_KEPT:])])
         except (OSError, ScanError) as error:
             _log.warning("results of checks could not be kept in %s: %s", self._folder, error)
 
-    def _paths(self, snapshot_id: int | None = None) -> list[str]:
-        prefix = self._kind if snapshot_id is None else f"{self._kind}{snapshot_id}-"
-        found = (path for path in self._storage.files_in(self._folder) if path.rpartition("/")[2].startswith(prefix))
-        # the files of one kind may begin with a number only
-        return [p for p in found if p.rpartition("/")[2].removeprefix(self._kind)[:1].isdigit()]
+    def _files(self, snapshot_id: int | None = None) -> list[tuple[int, int, str]]:
+        """Times, snapshots and paths of the files for a snapshot, or for any, the newest first."""
+        named = ((_NAME.fullmatch(path.rpartition("/")[2]), path) for path in self._storage.files_in(self._folder))
+        found = ((int(n[3]), int(n[2]), path) for n, path in named if n and n[1] == self._kind)
+        return sorted((one for one in found if snapshot_id in {None, one[1]}), reverse=True)
 
     def _checksum(self, snapshot_id: int) -> str:
         """The checksum of a snapshot's manifest list; empty if it is unknown or has none."""
@@ -125,9 +127,3 @@ class ResultStore:
         except (OSError, ScanError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s cannot be read, so the snapshot counts as not checked: %s", path, error)
             return None
-
-
-def _time(path: str) -> int:
-    """Time when results were kept, by the name of their file; 0 for a file of another origin."""
-    parts = path.rpartition("/")[2].split("-")
-    return int(parts[-2]) if len(parts) > 2 and parts[-2].isdigit() else 0

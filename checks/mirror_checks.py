@@ -25,9 +25,7 @@ from nevermore.checks.reference.sql_columns import TemporaryFolderError, limited
 from nevermore.checks.subject import Subject, find_recorded
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
-from nevermore.pipelines.errors import SourceError
 from nevermore.pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
-from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.iceberg.positions import LAST_ORDINAL, LOG_BASE, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from nevermore.pipelines.mirrors.table_shape import KEY
 from nevermore.pipelines.publish.audit import CheckResult
@@ -344,12 +342,8 @@ def _snapshot_id(subject: Subject) -> int:
 
 
 def _store(config: Config, table: str, subject: Subject) -> ResultStore:
-    mirror = find_table(open_catalog(config), table)
-    if mirror is None:
-        raise SourceError(f"{table} no longer exists")
     # with another key, or with `soft_delete` switched, the results are those of another check
-    shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
-    return ResultStore(storage_of(mirror), metadata_location(mirror), shape, subject.opened.metadata)
+    return ResultStore(config, table, subject.opened, [subject.key, subject.soft_delete])
 
 
 def _results_without_log(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:

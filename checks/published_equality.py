@@ -253,7 +253,7 @@ _KNOWN = frozenset(
 """Parts of queries that both engines understand alike, as far as `difference` and the types of casts allow."""
 _INTEGERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT"})
 _NUMBERS = _INTEGERS | {"DECIMAL", "FLOAT", "DOUBLE"}
-_DUCKDB_TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ"})
+_DUCKDB_TIMES = _TIMES | {"DATE"}
 _CASTS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_DUCKDB_TIMES, _DUCKDB_TIMES),
     **dict.fromkeys(_INTEGERS, _INTEGERS | {"BOOLEAN"}),

@@ -7,9 +7,10 @@ values and what cannot be decoded, but shares the decoder with the mirror.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from nevermore.checks.comparison import MAX_OFFENDING_KEYS, Relation
 from nevermore.checks.equality import MirrorRows, mirror_rows, result_of, unless_none
+from nevermore.checks.kept_results import KeptResults, ResultStore
 from nevermore.checks.mirror_checks import mirror_subject, with_evidence
 from nevermore.pipelines.changes.change_log import ChangeLog, read_changes
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -36,6 +38,10 @@ NAME = "mirror_equals_source"
 WAIT_SECONDS = 300.0
 """How long a stream is waited for that another process reads."""
 RETRY_SECONDS = 1.0
+KEEP_SECONDS = 10.0
+"""How much work of a comparison an interruption costs."""
+RESUME_SECONDS = 24 * 3600.0
+"""How old what it has read of the database may be."""
 
 
 def mirror_equals_source(config: Config, table: str) -> CheckResult:
@@ -59,9 +65,8 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
         decoding = feed.remembering(catalog).config([ingest], decided)
         with mirror_rows(subject) as rows:
             like = rows.arriving.schema
-            reading = _Reading(
-                feed.live, decoding, table, feed.read_bytes, settings.checks.max_rows_per_second, rows, catalog
-            )
+            most = settings.checks.max_rows_per_second
+            reading = _Reading(config, feed.live, decoding, table, feed.read_bytes, most, rows, catalog)
             num_unlike, compared = 0, dict[str, int]()
             if (hashes := reading.by_hashes(decided.claims[table])) is not None:
                 compared, source, mirror = hashes
@@ -70,7 +75,7 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
                     return result_of(NAME, compared, notes=reading.notes)
                 num_unlike = differing[0].among(differing[1].select(source.schema.names[:-1])).num_rows
                 reading.notes.clear()
-            source = rows.stored("source", like, reading.rows(ingest.position, like))
+            source = rows.stored("source", like, reading.paced(reading.rows(ingest.position, like)))
             compared = {"rows in database": source.num_rows, "rows in mirror": rows.alive.num_rows}
             names = [name for name in dict.fromkeys((*subject.key, *like.names)) if name not in reading.lacking]
             source, key = source.select(names), subject.key or names
@@ -97,6 +102,7 @@ class _Reading:
     """Reads a table of a database, and what changes in it.
 
     Attributes:
+        project: has the mirror.
         config: how its changes are decoded; of this table alone.
         most: rows to read in a second.
         mirror: rows of the mirror.
@@ -107,6 +113,7 @@ class _Reading:
         until: the place in the log of the database up to which changes may be in the rows that were read, or not.
     """
 
+    project: Config
     live: LiveSource
     config: FeedConfig
     table: str
@@ -131,10 +138,32 @@ class _Reading:
         # storing the rows themselves would take longer than hashing them
         kept = self.mirror.read("hashes", f"FROM {ours.hashed(names)}")
         ours = replace(ours, stored=kept.sql)
-        num_rows, width, places = theirs.differing(ours, names, self.most)
-        there = self.mirror.stored("source", theirs.schema, theirs.rows(names, width, places))
+        shape = [theirs.server, theirs.hashed(names), self.most]
+        store = ResultStore(self.project, self.table, self.mirror.subject.opened, shape, "source-")
+        begun = store.find(0)
+        if begun is None or time.time() - begun.full_at > RESUME_SECONDS:
+            begun = KeptResults(0, {}, None, time.time(), [{}])
+        known, saved = dict[str, Any](begun.documents[0]), time.monotonic()
+        if known:
+            since = datetime.fromtimestamp(begun.full_at, UTC)
+            self.notes.append(f"went on with what was read since {since:%Y-%m-%d %H:%M} UTC")
+
+        def once(name: str, find: Callable[[], Any]) -> Any:
+            nonlocal saved
+            if name not in known:
+                known[name] = find()
+                if time.monotonic() - saved > KEEP_SECONDS:
+                    store.keep(replace(begun, documents=[known]))
+                    saved = time.monotonic()
+                if self.most is not None:
+                    time.sleep(1)
+            return known[name]
+
+        num_rows, width, places = theirs.differing(ours, names, self.most, once)
+        there = self.mirror.stored("source", theirs.schema, self.paced(theirs.rows(names, width, places)))
         here = self.mirror.stored("hashed", ours.schema, ours.rows(names, width, places))
         self.until = theirs.now()
+        store.keep(KeptResults(0, {}, None, 0.0))
         return {"rows in database": num_rows, "rows in mirror": kept.num_rows}, there, here
 
     def unchanged(
@@ -170,8 +199,7 @@ class _Reading:
         return (left, right) if left.num_rows + right.num_rows else None
 
     def rows(self, position: str, like: pa.Schema) -> Iterator[pa.Table]:
-        """All rows of the table; at most so many in a second."""
-        began, count = time.monotonic(), 0
+        """All rows of the table."""
         known = self.live.positions.from_json(position)
         for batch in self.live.load(self.config.tables[0], known.claims[self.table], known.again, self.limit_bytes):
             self.until = 0 if batch.position.load is None else batch.position.load.until
@@ -181,7 +209,13 @@ class _Reading:
             if changes.num_rows:
                 self.lacking = {*like.names} - {member.name for member in changes.row_type}
                 yield _members(changes.table.column("after"), like)
-            count += changes.num_rows
+
+    def paced(self, read: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """The same rows, at most so many in a second."""
+        began, count = time.monotonic(), 0
+        for rows in read:
+            yield rows
+            count += rows.num_rows
             if self.most is not None:
                 time.sleep(max(0.0, count / self.most - (time.monotonic() - began)))
 

@@ -20,29 +20,25 @@ from nevermore.checks.reference.facts import FileFacts, RefusedError, TableFacts
 from nevermore.checks.reference.sql_columns import Shape, arrow_shape, parquet_shapes
 
 _EXACT = decimal.Context(prec=80)
-_LOGICAL = {
-    "date": pa.date32(),
-    "time-micros": pa.time64("us"),
-    "time-millis": pa.time32("ms"),
-    "timestamp-micros": pa.timestamp("us"),
-    "timestamp-millis": pa.timestamp("ms"),
-    "timestamp-nanos": pa.timestamp("ns"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-nanos": pa.timestamp("ns"),
+_NAMES = {
+    "date": "date32",
+    "time-micros": "time64[us]",
+    "time-millis": "time32[ms]",
+    "timestamp-micros": "timestamp[us]",
+    "timestamp-millis": "timestamp[ms]",
+    "timestamp-nanos": "timestamp[ns]",
+    "null": "null",
+    "boolean": "bool",
+    "int": "int32",
+    "long": "int64",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "enum": "string",
+    "bytes": "binary",
+    "fixed": "binary",
 }
-_PLAIN = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "bytes": pa.binary(),
-    "fixed": pa.binary(),
-}
+"""In Arrow, by logical type or type of Avro."""
 
 
 def read_file(content: bytes, path: str, file_format: str) -> pa.Table:
@@ -99,10 +95,9 @@ def _type(schema: Any) -> pa.DataType:
         return pa.map_(key_field, _field("value", document["values"], document.get("value-id")))
     if logical == "decimal":
         return pa.decimal128(document["precision"], document.get("scale", 0))
-    if logical in _LOGICAL:
-        arrow = _LOGICAL[logical]
-        return pa.timestamp(arrow.unit, "UTC") if document.get("adjust-to-utc") else arrow
-    return _PLAIN[kind]
+    known = str(logical).removeprefix("local-")
+    arrow = pa.type_for_alias(_NAMES[known if known in _NAMES else kind])
+    return pa.timestamp(arrow.unit, "UTC") if document.get("adjust-to-utc") else arrow
 
 
 def _value(value: Any, schema: Any) -> Any:

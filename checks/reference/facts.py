@@ -131,13 +131,12 @@ class TableFacts:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file, by a path as the table writes it."""
         local = self.local(path)
-        if self.filesystem is not None and local.startswith(f"{self.protocol}://"):
-            with self.filesystem.open_input_file(local.removeprefix(f"{self.protocol}://")) as file:
-                file.seek(offset)
-                return bytes(file.read(length))
-        with open(local, "rb") as file:  # noqa: PTH123 - only a slice of the file is read
+        store = self.filesystem
+        if store is None or not local.startswith(self.protocol):
+            store = fs.LocalFileSystem()
+        with store.open_input_file(local.removeprefix(f"{self.protocol}://")) as file:
             file.seek(offset)
-            return file.read(length)
+            return bytes(file.read(length))
 
     def files(self, snapshot: Mapping[str, Any] | None) -> list[FileFacts]:
         """The live data and delete files of a snapshot."""

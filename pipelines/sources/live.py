@@ -6,12 +6,12 @@ logs have reached it, so the run acknowledges positions after their commits, nev
 
 import json
 import re
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -372,6 +372,7 @@ class HashedTable:
         number: the number of the first 60 bits of the MD5 of a text.
         place: whole part of the number k, divided by {}.
         now: place in the log of the database after all that queries have seen.
+        server: what tells the database from others.
         stored: a table that has the hashes, if they were stored.
     """
 
@@ -383,6 +384,7 @@ class HashedTable:
     number: str
     place: str
     now: Callable[[], int] = int
+    server: str = ""
     stored: str | None = None
 
     def kind(self, name: str) -> tuple[str, int]:
@@ -403,24 +405,32 @@ class HashedTable:
         is_same = kinds == [*map(other.kind, names)] and all(kind in self.texts for kind, _ in kinds)
         return is_same and self.kind([*self.key, ""][0])[0] == "int"
 
-    def differing(self, other: "HashedTable", names: Sequence[str], most: int | None) -> tuple[int, int, list[int]]:
-        """Compare sums of hashes by ranges of the key, of at most so many rows in a second.
+    def differing(
+        self, other: "HashedTable", names: Sequence[str], most: int | None, once: Callable[..., Any]
+    ) -> tuple[int, int, list[int]]:
+        """Compare sums of hashes by ranges of the key.
+
+        Args:
+            other: the other table.
+            names: the columns to hash.
+            most: about the rows that are summed by one query.
+            once: gives what was found earlier under a name, or else what a function finds: the rows of the other table, which decide
+                about ranges only, and the sums of this one.
 
         Returns:
             (rows, numbers of a range, places of the ranges whose sums differ).
         """
-        ((low, high, num_rows),) = other.ask(f"SELECT MIN(k), MAX(k), COUNT(*) FROM {other.hashed(names)}")
+        span = f"SELECT MIN(k), MAX(k), COUNT(*) FROM {other.hashed(names)}"
+        ((low, high, num_rows),) = once("span", partial(other.ask, span))
         low, high = low or 0, high or 0
         width = min((high - low) * RANGE_ROWS // (num_rows + 1) + 1, 2**62)  # an integer of the database
-        borders = [] if most is None else [*range(low, high, width * most // RANGE_ROWS + 1)]
+        borders = () if most is None else range(low, high, width * most // RANGE_ROWS + 1)
         sums, num_rows = Counter[int](), 0
-        for begin, end in pairwise([None, *borders, None]):
-            conditions = ["1 = 1", *[f"k >= {begin}"] * (begin is not None), *[f"k < {end}"] * (end is not None)]
-            found = self._sums(names, width, " AND ".join(conditions))
+        for above, below in pairwise(["1 = 0", *(f"k < {border}" for border in borders), "1 = 1"]):
+            where = f"NOT ({above}) AND {below}"
+            found = once(where, partial(self._sums, names, width, where))
             sums.update({place: total for place, total, _ in found})
             num_rows += sum(count for _, _, count in found)
-            if most is not None:
-                time.sleep(1)
         totals = {place: total for place, total, _ in other._sums(names, width, "1 = 1")}  # noqa: SLF001
         return num_rows, width, sorted({place for place, _ in sums.items() ^ totals.items()})
 

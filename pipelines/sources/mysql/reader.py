@@ -241,6 +241,7 @@ class MysqlReader(LiveSource):
             "CAST(CONV(LEFT(MD5({}), 15), 16, 10) AS UNSIGNED)",
             "k DIV {}",
             lambda: self._server.written()[1],
+            self._server.identity(),
         )
 
     def _at(self, place: int, gtid: str) -> MysqlPosition:

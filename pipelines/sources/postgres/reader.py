@@ -246,6 +246,7 @@ class PostgresReader(LiveSource):
             "('x0' || left(md5(convert_to({}, 'UTF8')), 15))::bit(64)::bigint",
             "k::bigint / {}",
             lambda: server.inserted,
+            f"{server.system} {server.value('SELECT current_database()')}",
         )
 
     def _at(self, place: int) -> PostgresPosition:

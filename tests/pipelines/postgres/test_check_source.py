@@ -244,6 +244,70 @@ def test_a_stream_that_another_process_holds_is_waited_for(shop: Any, monkeypatc
     assert "changes that are not in the log after 0 s are unknown" in found.details[1]
 
 
+class Interruption(BaseException):
+    """What Ctrl-C raises in the middle of a comparison."""
+
+
+def interrupted(config: Any, monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
+    """Compare until so many queries of sums were answered, or to the end; return the queries of sums."""
+    asked, query = list[str](), Server.query
+
+    def counted(server: Server, sql: str, *values: Any) -> Any:
+        if "SUM(h)" in sql:
+            if len(asked) == after:
+                raise Interruption
+            asked.append(sql)
+        return query(server, sql, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source_equality, "KEEP_SECONDS", 0.0)
+        patch.setattr(source_equality.time, "sleep", lambda _: None)
+        patch.setattr(Server, "query", counted)
+        try:
+            found = mirror_equals_source(config, "shop.items")
+        except Interruption:
+            return asked
+    assert found.compared["rows in mirror"] > 0
+    return [*asked, *found.details]
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "written", "lost", "lost later", "too old", "other server"])
+def test_an_interrupted_comparison_goes_on(shop: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: str) -> None:
+    config = items(shop, checks={"max_rows_per_second": 4_000})
+    whole = interrupted(config, monkeypatch, 99)
+    assert interrupted(config, monkeypatch, 5) == whole[:5]
+    rest, wrong, next_wrong = whole[5:], "", ""
+    match meanwhile:
+        case "written":  # in ranges that were read before, and in others
+            shop.sql("UPDATE items SET body = 'a' WHERE n IN (5, 29000)", "DELETE FROM items WHERE n IN (6, 29001)")
+            shop.ingest(config)
+            shop.sql("UPDATE items SET body = 'on its way' WHERE n IN (5, 29000)")
+        case "lost":  # after its range was read: as without an interruption, the next comparison finds it
+            lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 5")
+            next_wrong = "1 row with other values than in the database"
+        case "lost later":
+            lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 29000")
+            wrong = next_wrong = "1 row with other values than in the database"
+        case "too old":
+            monkeypatch.setattr(source_equality, "RESUME_SECONDS", -1.0)
+            rest = whole
+        case "other server":
+            monkeypatch.setattr(Server, "system", property(lambda _: "another"))
+            rest = whole
+    found = interrupted(config, monkeypatch, 99)
+    assert found[: len(rest)] == rest
+    first, *others = [*found[len(rest) :], ""]
+    if wrong or rest == whole:
+        assert first == wrong
+    else:
+        assert first.startswith("went on with what was read since 20")
+        assert [text for text in others if text and "changed meanwhile" not in text] == []
+    # one that came to its end is not gone on with
+    again = interrupted(config, monkeypatch, 99)
+    assert sum("SUM(h)" in text for text in again) == len(whole)
+    assert [text for text in again if "went on" in text or "other values" in text] == [next_wrong] * bool(next_wrong)
+
+
 def test_what_cannot_be_compared_is_said(shop: Any) -> None:
     config = items(shop)
     shop.sql("ALTER TABLE items DROP COLUMN amount", "UPDATE items SET n = n")
