@@ -186,7 +186,8 @@ def test_a_red_partition_fails_alone_stays_as_it_was_and_is_green_when_it_is_tri
         DAYS[2]: "SUCCESS",
     }
     assert len(runs) == len(DAYS)  # the red one was not tried again
-    assert [[c["status"] for c in checked(dagster, day)] for day in DAYS] == [["SUCCEEDED"], ["FAILED"], ["SUCCEEDED"]]
+    # before these, the sensor may have shown what the command had published
+    assert [checked(dagster, day)[0]["status"] for day in DAYS] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
     spans = sorted((step["startTime"], step["endTime"]) for run in runs for step in run["stepStats"])
     assert len(spans) == len(DAYS)
     assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))  # the pool has one slot: one writer
@@ -207,7 +208,7 @@ def test_a_red_partition_fails_alone_stays_as_it_was_and_is_green_when_it_is_tri
     assert status == "COMPLETED_SUCCESS"
     assert [(partition_of(run), run["status"]) for run in runs] == [(RED, "SUCCESS")]
     assert rows(project) == [first, new, last]
-    assert [check["status"] for check in checked(dagster, RED)] == ["SUCCEEDED", "FAILED"]
+    assert [check["status"] for check in checked(dagster, RED)[:2]] == ["SUCCEEDED", "FAILED"]
 
 
 def test_two_tables_of_a_run_are_made_side_by_side_in_one_process(project: ShopProject, dagster: Dagster) -> None:

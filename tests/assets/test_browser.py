@@ -83,11 +83,13 @@ def nevermore_ui(project: Path) -> Iterator[Ui]:
 
 def test_a_broken_config_is_one_message_with_file_and_line(tmp_path: Path) -> None:
     project = ShopProject(tmp_path)
-    project.path.write_text(project.path.read_text().replace("partition:", "partiton:"))
+    text = project.path.read_text().replace("partition:", "partiton:")
+    project.path.write_text(text)
     with nevermore_ui(tmp_path) as ui:
         found = wait_for("definitions", ui.location)
     assert found["__typename"] == "PythonError"
-    wanted = f"{project.path}:15: unknown key 'partiton'; did you mean 'partition'?"
+    line = text.partition("partiton:")[0].count("\n") + 1
+    wanted = f"{project.path}:{line}: unknown key 'partiton'; did you mean 'partition'?"
     assert found["message"].strip() == f"nevermore.assets.definitions.ConfigFileError: {wanted}"
 
 
