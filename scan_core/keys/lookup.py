@@ -406,10 +406,6 @@ class DenseIndex:
         dead = np.empty(len(values), np.bool_)
         outside = np.uint64(len(self.ranks) - 1)
         lower = np.uint64(self.lower & 0xFFFFFFFFFFFFFFFF)
-        if self.ranks.itemsize == 1 and (kernels := stored_kernels()) is not None:
-            mark = kernels["mark_close_i64" if values.itemsize == 8 else "mark_close_i32"]
-            mark(values, len(values), lower, self.ranks, outside, threshold, dead.view(np.uint8))
-            return dead
         for begin in range(0, len(values), _BLOCK_ROWS):
             block = values[begin : begin + _BLOCK_ROWS]
             slots = block.astype(np.int64, copy=False).view(np.uint64) - lower

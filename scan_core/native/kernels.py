@@ -1,4 +1,4 @@
-"""The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, footers of Parquet files.
+"""The kernels of the engine: hashing and comparing keys, hash tables, footers of Parquet files.
 
 Their callers also contain the same computations in NumPy. Kernels of change events are in `pipelines/jsonscan/`.
 """
@@ -145,23 +145,6 @@ In brackets is how many values an array has at least, in terms of numbers that a
 otherwise. What values point at, the caller proves: codes lie among the values that they stand for, offsets ascend up to
 the end of the data (Arrow's arrays); rows have an offset and one behind it.
 """
-
-
-def mark_close(  # noqa: PLR0917  kernels take pointers and numbers, no objects
-    values: Any, count: Any, lower: Any, ranks: Any, outside: Any, threshold: Any, dead: Any
-) -> Any:
-    """Set `dead` where the rank of value - lower is above the threshold; slots from `outside` on have rank 0."""
-    for i in range(count):
-        slot = min(u(values[i]) - lower, outside)
-        dead[i] = ranks[slot] > threshold
-    return count
-
-
-NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "mark_close_i64": (mark_close, "i64*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
-    "mark_close_i32": (mark_close, "i32*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
-}
-"""As in `HASH_SIGNATURES`."""
 
 
 _BYTE_T, _DOUBLE_T, _BINARY_T, _LIST_T, _SET_T, _STRUCT_T = 3, 7, 8, 9, 10, 12
@@ -544,5 +527,5 @@ TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 entries, and ranks, as bits are set: `keys.lookup.build_hash_table` makes no others.
 """
 
-for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, NUMBER_SIGNATURES, RECORD_SIGNATURES):
+for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, RECORD_SIGNATURES):
     declare_pointer_kernels(_table)

@@ -129,14 +129,6 @@ def _hashed(found: U64, secret: int, first: int, multiplier: int) -> U64:
     return mixed ^ (mixed >> np.uint64(32))
 
 
-def mark_close(random: Random, dtype: type) -> Arguments:
-    count, slots = size(random), int(random.integers(1, 99))
-    lower = int(random.integers(-50, 50))
-    found = random.integers(lower - 9, lower + slots + 9, count).astype(dtype)
-    ranks = random.integers(0, 256, slots).astype(np.uint8)
-    return [found, count, lower % 2**64, ranks, slots - 1, int(random.integers(0, 256)), np.zeros(count, np.uint8)]
-
-
 def varint(given: int) -> bytes:
     zigzag, out = (given << 1) ^ (given >> 63), bytearray()
     zigzag &= 2**64 - 1
@@ -264,8 +256,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "place": place,
     "find": find,
     "mark_words": mark_words,
-    "mark_close_i64": lambda random: mark_close(random, np.int64),
-    "mark_close_i32": lambda random: mark_close(random, np.int32),
     "find_in_pairs": find_in_pairs,
     "read_values": read_values,
     "find_column_chunks": find_column_chunks,
