@@ -529,20 +529,7 @@ class HashedIndex:
     def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Mask:
         """Rows whose key has a rank above the threshold."""
         columns = [key_column(array) for array in keys]
-        if len(self.table.levels) and not self.columns and isinstance(columns[0], FixedColumn):
-            return self._deleted_words(columns[0], threshold)
         return self.deleted_hashes(hash_rows(columns, self.seed), columns, threshold)
-
-    def _deleted_words(self, column: FixedColumn, threshold: int) -> Mask:
-        """Deleted rows for keys of one word, which are hashed and looked up without storing the hashes."""
-        words = np.ascontiguousarray(column.words[0])
-        key = self.seed.secret(0, 0), self.seed.first, self.seed.multiplier(0, 0)
-        ranks = self.ranks.view(np.uint8), self.ranks.itemsize, threshold
-        dead = np.zeros(len(words), np.bool_)
-        load()["mark_words"](words, len(words), *key, *self.table.arguments, *ranks, *scratch(), dead.view(np.uint8))
-        if column.valid is not None:
-            dead[~column.valid] = self.null_rank > threshold
-        return dead
 
     def deleted_hashes(
         self,

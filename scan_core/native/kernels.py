@@ -31,13 +31,6 @@ def mix(word: Any, secret: Any, first: Any, multiplier: Any) -> Any:
 
 
 @inlined
-def finished(total: Any, first: Any) -> Any:
-    """The hash made from the contributions of the words."""
-    mixed = (total ^ (total >> u(29))) * first
-    return mixed ^ (mixed >> u(32))
-
-
-@inlined
 def ones(word: Any) -> Any:
     """The number of bits that are set; LLVM recognises this form and emits a single instruction."""
     word -= (word >> u(1)) & u(0x5555555555555555)
@@ -464,47 +457,6 @@ def find(  # noqa: PLR0917  same
     return total
 
 
-def mark_words(  # noqa: PLR0917  same
-    words: Any,
-    count: Any,
-    secret: Any,
-    first: Any,
-    multiplier: Any,
-    levels: Any,
-    num_levels: Any,
-    bits: Any,
-    counts: Any,
-    table: Any,
-    ranks: Any,
-    rank_bytes: Any,
-    threshold: Any,
-    block: Any,
-    seen: Any,
-    scratch: Any,
-    dead: Any,
-) -> Any:
-    """Set `dead`, zeros at first, for keys of one word whose rank is above the threshold; returns how many match."""
-    total, begin = u(0), u(0)
-    while begin < count:
-        size = min(_BLOCK, count - begin)
-        for i in range(size):
-            block[i] = finished(mix(words[begin + i], secret, first, multiplier), first)
-        found = _look_up(block, size, levels, num_levels, bits, counts, table, seen, scratch)
-        for j in range(found):
-            rank = threshold + u(1)
-            if threshold:
-                at = u(scratch[_BLOCK + j]) * rank_bytes
-                rank = u(ranks[at])
-                if rank_bytes > u(1):
-                    rank |= u(ranks[at + u(1)]) << u(8)
-                if rank_bytes > u(2):
-                    rank |= (u(ranks[at + u(2)]) << u(16)) | (u(ranks[at + u(3)]) << u(24))
-            dead[begin + u(scratch[j])] = rank > threshold
-        total += found
-        begin += _BLOCK
-    return total
-
-
 _SCRATCH = "u64*[2048] u64*[2048] u32*[8192]"
 TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "partition": (partition, "u64*[count] u64 u64*[257] u64*[count] u32*[count]"),
@@ -518,13 +470,9 @@ TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
         find,
         f"u64*[count] u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] {_SCRATCH} u32*[count] u32*[count]",
     ),
-    "mark_words": (
-        mark_words,
-        f"u64*[count] u64 u64 u64 u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] u8*[0] u64 u64 {_SCRATCH} u8*[count]",
-    ),
 }
 """As in `HASH_SIGNATURES`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
-entries, and ranks, as bits are set: `keys.lookup.build_hash_table` makes no others.
+entries as bits are set: `keys.lookup.build_hash_table` makes no others.
 """
 
 for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, RECORD_SIGNATURES):

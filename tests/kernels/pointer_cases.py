@@ -108,27 +108,6 @@ def find(random: Random) -> Arguments:
     return [probes, len(probes), *table.arguments, *scratch(), *found]
 
 
-def mark_words(random: Random) -> Arguments:
-    table, probes = table_and_probes(random)
-    width = int(random.choice([1, 2, 4]))
-    ranks = random.integers(0, 256, width * table.num_entries).astype(np.uint8)
-    key = number(random), number(random), number(random) | 1
-    # hashes of words are found only if the words are those that they are the hashes of: place those of the probes
-    hashes = _hashed(probes, *key)
-    table = build_hash_table(hashes[: len(ranks) // width].copy()).table if len(ranks) else table
-    ranks = ranks[: width * table.num_entries]
-    dead = np.zeros(len(probes), np.uint8)
-    threshold = int(random.choice([0, 1, 100]))
-    return [probes, len(probes), *key, *table.arguments, ranks, width, threshold, *scratch(), dead]
-
-
-def _hashed(found: U64, secret: int, first: int, multiplier: int) -> U64:
-    mixed = (found ^ np.uint64(secret)) * np.uint64(first)
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(multiplier)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(first)
-    return mixed ^ (mixed >> np.uint64(32))
-
-
 def varint(given: int) -> bytes:
     zigzag, out = (given << 1) ^ (given >> 63), bytearray()
     zigzag &= 2**64 - 1
@@ -255,7 +234,6 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "count_bits": count_bits,
     "place": place,
     "find": find,
-    "mark_words": mark_words,
     "find_in_pairs": find_in_pairs,
     "read_values": read_values,
     "find_column_chunks": find_column_chunks,
