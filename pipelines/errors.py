@@ -104,7 +104,7 @@ _OF_REQUEST = re.compile(r"\(?(x-amz-)?Request ?Id: ?[^)\s]*\)?", re.IGNORECASE)
 
 
 def explained(error: BaseException) -> str | None:
-    """The message of an error of ours, or of a catalog or store that cannot be used; None for other errors."""
+    """The message of an error of ours, of the system, or of a catalog or store that cannot be used; None for others."""
     return str(error) if isinstance(error, PipelineError | ScanError) else in_plain_words(error)
 
 
@@ -117,8 +117,11 @@ def in_plain_words(error: BaseException) -> str | None:
     libraries = {type(one).__module__.partition(".")[0] for one in chain}
     if (answered := next((a for one in chain if (a := _answer(one)) is not None), None)) is not None:
         return hide_secrets(answered)
-    if not libraries & _LIBRARIES and not (isinstance(error, OSError) and "AWS Error" in str(error)):
-        return None
+    if not libraries & _LIBRARIES and "AWS Error" not in str(error):
+        if not isinstance(error, OSError):
+            return None
+        said = _NOISE.sub("", str(error))
+        return hide_secrets(said + next((do for words, do in _OF_SYSTEM.items() if words in said), ""))
     first = next((one for one in chain if getattr(one, "orig", None) is not None), None)
     said = str(getattr(first, "orig", None) or error)
     lines = (line.strip() for line in said.splitlines())
@@ -130,12 +133,17 @@ def in_plain_words(error: BaseException) -> str | None:
     return hide_secrets(f"{where}{words or said[:MAX_SAID]}{': ' if do else ''}{do}")
 
 
+_OF_SYSTEM = {
+    "No space left": ": free space there and run it again",
+    "Input/output error": ": repair or replace the disk and run it again",
+    "No usable temp": ": make room in one of them, or set TMPDIR to another folder",
+}
 MAX_SAID = 400
 """Characters of a library's own words that a message repeats."""
 _LIBRARIES = frozenset(
     {"sqlalchemy", "psycopg2", "sqlite3", "pyiceberg", "requests", "urllib3", "pydantic_core", "botocore", "s3fs"}
 )
-_NOISE = re.compile(r"\((?:sqlite3|psycopg2)(?:\.\w+)+\)\s*")
+_NOISE = re.compile(r"\((?:sqlite3|psycopg2)(?:\.\w+)+\)\s*|\[[Ee]rrno \d+\] ")
 _Reasons = tuple[tuple[re.Pattern[str], str, str], ...]
 
 
@@ -156,9 +164,14 @@ _REASONS = _reasons(
         "restore it; or move it away, and nevermore recover makes a new one of what the warehouse has",
     ),
     (
+        r"disk I/O error|disk is full",
+        "the disk of the SQLite database is full or broken",
+        "free space there, or repair it, and run it again",
+    ),
+    (
         r"unable to open database file",
         "the SQLite database cannot be opened",
-        "change the rights of the file and its folder, or catalog.uri",
+        "free space there if its disk is full, or change the rights of the file and its folder, or catalog.uri",
     ),
     (
         r"password authentication failed|role .* does not exist|no password supplied|no pg_hba.conf entry",

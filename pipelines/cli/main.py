@@ -119,13 +119,13 @@ def _run(words: Sequence[str]) -> None:  # noqa: C901 - one branch per kind of e
         if isinstance(error, ModuleNotFoundError) and (hint := _missing_extra(error)) is not None:
             _print_error(hint, as_json="--json" in words)
             sys.exit(2)
-        found = _correctable(error)
-        if found is None or os.environ.get("NEVERMORE_TRACEBACK"):
+        from nevermore.pipelines.errors import explained
+
+        if (message := explained(error)) is None or os.environ.get("NEVERMORE_TRACEBACK"):
             hide_in_error(error)
             raise
-        code, message = found
         _print_error(message, as_json="--json" in words)
-        sys.exit(code)
+        sys.exit(getattr(error, "exit_code", 1))
     finally:
         output.close()
 
@@ -269,18 +269,6 @@ def _application(words: Sequence[str]) -> "typer.Typer":
     for name in [wanted] if wanted in known else sorted(known, key=lambda name: (order.get(name, len(order)), name)):
         application.command(name, rich_help_panel=panels.get(name, _OTHER_PANEL))(known[name].load())
     return application
-
-
-def _correctable(error: Exception) -> tuple[int, str] | None:
-    """(exit code, message) of an error that the user can correct; None for unexpected errors."""
-    from nevermore.pipelines.errors import PipelineError, explained
-    from nevermore.scan_core import ScanError
-
-    message = explained(error)
-    if message is None:
-        do = ": make room in one of them, or set TMPDIR to another folder" if "No usable temp" in str(error) else ""
-        return (1, f"{error}{do}") if isinstance(error, OSError) else None
-    return (error.exit_code if isinstance(error, PipelineError | ScanError) else 1), message
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

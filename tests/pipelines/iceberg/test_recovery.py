@@ -303,7 +303,7 @@ def test_a_move_that_finds_no_room_leaves_none_of_its_files(
             main(["recover", "shop.p", "--config", str(copy.config_path)])
         assert end.value.code == 1
         assert {*copy.folder.rglob("*")} == before
-        assert capsys.readouterr().err.startswith(f"error: [Errno 28] No space left on device: '{copy.folder}/")
+        assert capsys.readouterr().err.startswith(f"error: No space left on device: '{copy.folder}/")
     monkeypatch.undo()
     copy.recover()
     assert copy.rows() == project.rows()
