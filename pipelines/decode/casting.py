@@ -317,6 +317,7 @@ def _bounded_text(text: pa.StringArray, values: pa.Array, infinite: InfiniteDate
 _FORMS = (
     (r"^(\d{4}-\d\d-\d\d)-(\d\d)\.(\d\d)\.(\d\d)\b", r"\1T\2:\3:\4"),
     (r"^(\S{10})t(\d\d:)", r"\1T\2"),
+    (r"^(\d{4}-\d\d-\d\d)$", r"\1T00:00"),
     (r"(:\d\d),(\d)", r"\1.\2"),
     (r"(Z|[+-]\d\d(?::?\d\d){0,2})\[[\w/+-]+\]$", r"\1"),
     (r"([T ]\d\d:[\d:.]+) ?([+-]\d\d(?::?\d\d){0,2})(?: [A-Z]{3,5})?$", r"\1\2"),

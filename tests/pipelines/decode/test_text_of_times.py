@@ -62,6 +62,15 @@ def test_ambiguous_text_is_refused(text: str) -> None:
     assert casting.from_text(pa.array([text]), pa.timestamp("us", "UTC"))[1].tolist() == [True]
 
 
+@pytest.mark.parametrize("zone", ["UTC", None])
+@pytest.mark.parametrize("others", [[], ["2024-05-11T02:00+03:00"]], ids=["alone", "among others"])
+def test_a_day_alone_is_its_midnight(zone: str | None, others: list[str]) -> None:
+    values, bad = casting.from_text(pa.array([*others, "2024-05-10", "2024-13-10"]), pa.timestamp("us", zone))
+    wanted = datetime(2024, 5, 10, tzinfo=UTC)
+    assert values.to_pylist()[-2:] == [wanted if zone else wanted.replace(tzinfo=None), None]
+    assert bad.tolist()[-2:] == [False, True]
+
+
 @pytest.mark.parametrize("text", ["02:00:00.276489", "02:00:00.2764890", "02:00:00,276489", "02:00:00.276489 +00:00"])
 def test_times_of_day(text: str) -> None:
     assert casting.from_text(pa.array([text]), pa.time64("us"))[0].to_pylist() == [time(2, 0, 0, 276_489)]

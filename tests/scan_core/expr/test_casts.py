@@ -141,6 +141,29 @@ def test_timestamps_of_one_unit_beyond_the_other_fail() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("date", 2_932_897, "+10000-01-01"),
+        ("date", 2_932_896, "9999-12-31"),
+        ("timestamp", 253_402_300_800_000_000, "+10000-01-01 00:00:00"),
+        ("timestamptz", 253_402_300_800_000_001, "+10000-01-01 00:00:00.000001"),
+        ("long", 2**62, "4611686018427387904"),
+        (
+            "uuid",
+            b"\x12\x34\x56\x78\x12\x34\x12\x34\x12\x34\x12\x34\x56\x78\x90\x12",
+            "12345678-1234-1234-1234-123456789012",
+        ),
+    ],
+    ids=repr,
+)
+def test_years_of_more_than_four_digits_have_a_sign(kind: str, value: object, expected: str) -> None:
+    array = pa.array([value], pa.int32() if kind == "date" else None)
+    held = arrow_type(PrimitiveType(kind))
+    array = array.cast(pa.binary(16)) if kind == "uuid" else array.view(held)
+    assert cast(array, PrimitiveType(kind), PrimitiveType("string")).values.to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
     ("call", "kind", "good", "bad", "expected"),
     [
         ("cast(c as string) = 'ok'", "binary", b"ok", b"\xff", "ok"),
