@@ -120,7 +120,7 @@ def in_plain_words(error: BaseException) -> str | None:
     if not libraries & _LIBRARIES and "AWS Error" not in str(error):
         if not isinstance(error, OSError):
             return None
-        said = _NOISE.sub("", str(error))
+        said = _NOISE.sub("", str(error)) or type(error).__name__
         return hide_secrets(said + next((do for words, do in _OF_SYSTEM.items() if words in said), ""))
     first = next((one for one in chain if getattr(one, "orig", None) is not None), None)
     said = str(getattr(first, "orig", None) or error)

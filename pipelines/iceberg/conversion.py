@@ -171,10 +171,13 @@ def keep_converted(
     try:
         return convert(table, options)
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their delete files
-        overtaken = isinstance(error, CommitConflictError)  # by a writer that converts them with its own
-        _log.log(logging.INFO if overtaken else logging.WARNING, "deletes were not converted", exc_info=error)
-        text = explained(error) or f"{type(error).__name__}: {error}"
-        return ConversionReport(".".join(table.name()), warning=text)
+        # in a conflict, another writer converts them with its own
+        _log.log(
+            logging.INFO if isinstance(error, CommitConflictError) else logging.WARNING,
+            "deletes were not converted",
+            exc_info=error,
+        )
+        return ConversionReport(".".join(table.name()), warning=explained(error) or f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -655,7 +655,7 @@ def _mark(report: TableReport, error: Exception) -> None:
 def _warn(what: str, error: Exception, **facts: str) -> None:
     """Log what stopped: in one line if the error says it, with the place in the code if it is unexpected."""
     said = explained(error)
-    _log.warning("%s: %s", what, said or repr(error), exc_info=error if said is None else None, extra=facts)
+    _log.warning("%s: %s", what, said or repr(error), exc_info=None if said else error, extra=facts)
 
 
 SHOWN_TABLES = 20

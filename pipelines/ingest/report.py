@@ -219,9 +219,8 @@ class IngestReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, for JSON."""
-        told = {
+        return asdict(self) | {
             "exit_code": self.exit_code,
             "seconds": round(self.seconds, 3),
             "tables": [t.as_dict() for t in self.tables],
         }
-        return {**asdict(self), **told}

@@ -18,8 +18,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
+from weakref import finalize
 
 from nevermore.pipelines.changes.change_log import ChangeLog
 from nevermore.pipelines.config.project import Config, change_log_name
@@ -183,8 +185,8 @@ def snapshots_at(moments: Sequence[Moment], mirrors: "Mapping[str, CatalogTable]
     return None
 
 
-_PLAIN = {"inserts": "checked", "partition_by": (), "deletes": "equality", "max_quarantine_ratio": 1.0}
-"""How rows are made again: without what only a mirror gains by. What was refused at that time is in quarantine."""
+_PLAIN = {"properties": {}, "partition_by": (), "deletes": "equality", "max_quarantine_ratio": 1.0}
+"""How rows are made again: without what only a mirror gains by, and with files of this process alone. What was refused at that time is in quarantine."""
 
 
 def scans_at(
@@ -214,13 +216,14 @@ def scans_at(
             known[first].check_between(reached[first])
         pinned = snapshots_at([reached], together)
         for name, ordinal in reached.items():
-            if pinned is not None:
+            if pinned:
                 yield name, scans[name].as_of_snapshot(pinned[name])
                 continue
             log, settings = known[name], config.tables[name]
             check_whole(together[name], log, ordinal)
-            folder = mkdtemp(dir=spill_folder().path)  # goes when the process ends
-            place = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder}
-            made = Mirror(load_catalog(name, place), name, settings.model_copy(update=_PLAIN), settings.key or log.key)
-            rows = made.rebuild(log, ordinal, reject=lambda _: None)
-            yield name, open_table(rows, options=scans[name].options).scan()
+            folder = mkdtemp(dir=spill_folder().path)
+            own = load_catalog(name, {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder})
+            made = Mirror(own, name, settings.model_copy(update=_PLAIN), settings.key or log.key)
+            opened = open_table(made.rebuild(log, ordinal, reject=lambda _: None), options=scans[name].options)
+            finalize(opened.metadata, rmtree, folder)  # with the last scan, or the process
+            yield name, opened.scan()
