@@ -1,5 +1,6 @@
 """Mirrors as of a time whose snapshot has expired: the change log has the rows."""
 
+import gc
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from nevermore.pipelines.ingest.project import open_project
 from nevermore.pipelines.maintain.log_base import trim_logs
 from nevermore.pipelines.maintain.retention import expire_all
 from nevermore.scan_core import SnapshotNotFoundError
+from nevermore.scan_core.io import spill_folder
 from tests.pipelines.maintain.test_adoption import adopted, project_with_table
 from tests.pipelines.project import Project, event, product
 
@@ -104,6 +106,30 @@ def test_the_rows_of_each_time_are_what_the_snapshot_showed_before_it_expired(
             assert found == in_order(fold_changes(logged, ["id"]).rows)
     with pytest.raises(SnapshotNotFoundError):
         Opened(config).as_of("2020-01-01", [NAME])[NAME].count()
+
+
+def test_rows_of_a_time_are_in_files_of_the_process_and_go_with_their_scan(tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    paths = {f"write.{what}.path": f"file://{place}/{what}" for what in ("data", "metadata")}
+    project = Project(tmp_path, {NAME: {"key": ["id"], "inserts": "trusted", "properties": paths}})
+    config, seen = load(tmp_path / "nevermore.yaml"), []
+    for number, key in enumerate([1, 2, 4, 3]):
+        project.land(f"{number}.jsonl", [event("c", {"id": key, "name": f"n{number}"})])
+        project.run()
+        seen.append((datetime.now(UTC), in_order(Opened(config).scan(NAME).to_table())))
+    assert [len(rows) for _, rows in seen] == [1, 2, 3, 4]
+    expire(config)
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for time, rows in seen:
+        scan = Opened(config).as_of(time, [NAME])[NAME]
+        batches = scan.to_batches()
+        del scan
+        gc.collect()
+        assert in_order(pa.Table.from_batches(batches)) == rows
+        del batches
+    gc.collect()
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == files
+    assert [name for name in spill_folder().names() if name != "lock"] == []
 
 
 def test_the_command_line_and_duckdb_show_rows_without_a_snapshot(
