@@ -250,8 +250,10 @@ def cast(array: pa.Array, source: Type, target: Type) -> Vector:
     if names[0] in BYTES and names[1] == "string":
         return _text_of_bytes(array.cast(pa.binary()))
     if names[1] == "string":
-        text = _to_text(array, source)  # years of more than four digits have a sign, as in ISO 8601
-        return Vector(pc.replace_substring_regex(text, pattern=r"^(\d{5,6}-\d\d-\d\d\b)", replacement=r"+\1"))
+        text = _to_text(array, source)
+        if names[0] in TIMESTAMPS | {"date"}:  # years of more than four digits have a sign, as in ISO 8601
+            text = pc.replace_substring_regex(text, pattern=r"^(\d{5,}-)", replacement=r"+\1")
+        return Vector(text)
     if names[0] in TIMESTAMPS | {"date"}:
         return _from_moment(array, source, target)
     if names[0] in BYTES:
