@@ -34,7 +34,7 @@ LOAD = "load of "
 
 _SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
 FEW_CHANGES = 10
-"""So many refused changes indicate no wrong config: a feed may start mid-table, a database may hold a date of no calendar."""
+"""So many refused changes are no sign of a wrong config: a feed may start mid-table, and a database may hold values that cannot be decoded."""
 
 
 def check_ratio(

@@ -10,7 +10,7 @@ moment. It is a table property of the change log of one table, so it costs a com
 A run that was killed may not have recorded the moment that its tables reached. It shows in their change logs, as these are
 committed at the same positions: only for a table without changes up to there, a moment must be recorded.
 
-Rows of a time of which there is no snapshot any more are made again from the change log, in files of this process.
+Rows as of a time whose snapshot has expired are rebuilt from the change log, in temporary files.
 """
 
 import json
@@ -186,7 +186,7 @@ def snapshots_at(moments: Sequence[Moment], mirrors: "Mapping[str, CatalogTable]
 
 
 _PLAIN = {"properties": {}, "partition_by": (), "deletes": "equality", "max_quarantine_ratio": 1.0}
-"""How rows are made again: without what only a mirror gains by, and with files of this process alone. What was refused at that time is in quarantine."""
+"""How rows are rebuilt: without what only helps a mirror that stays, and in temporary files alone. What was refused then is in quarantine."""
 
 
 def scans_at(

@@ -143,6 +143,7 @@ class Slot:
     """A replication slot.
 
     Attributes:
+        name: its name.
         plugin: its output plugin.
         database: its database.
         is_here: whether that is the one of the connection.
