@@ -112,9 +112,12 @@ docs: $(READY) ## Build the documentation into build/docs, with search; a broken
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
 	@echo "build/docs/index.html"
 
+# From an environment of its own: it asks for a newer jsonschema than ours.
 sbom: $(READY) ## Write build/sbom.json, the packages of the environment as CycloneDX
 	@mkdir -p build
-	@$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
+	@$(BIN)/python -m venv .venv-sbom
+	@.venv-sbom/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@.venv-sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	@echo "build/sbom.json"
 
 dist: $(READY) ## Build wheel and sdist into dist/, install both in new environments and read a table there
