@@ -43,6 +43,11 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     return files
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Let links of the notebook, beside which Jupyter finds the sources, lead to pages; MkDocs calls this."""
+    return re.sub(r'(href="[\w-]+)\.md\b', r"\1.html", html) if page.file.src_uri.endswith(".ipynb") else html
+
+
 def _table(head: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
     columns = head.split(", ")
     lines = [f"| {' | '.join(cells)} |" for cells in (tuple(columns), ("---",) * len(columns), *rows)]

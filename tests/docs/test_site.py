@@ -9,6 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import unquote, urldefrag
 
 import pytest
 
@@ -63,6 +64,24 @@ def test_page_has_the_headings_blocks_and_pictures_of_its_source(site: Path, pag
     pictures = re.findall(r"<img[^>]*? src=\"([^\"]+)\"", content)
     assert len(pictures) == len(re.findall(r"!\[", text))
     assert [picture for picture in pictures if not (site / picture).is_file()] == []
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    navigation = REPOSITORY.joinpath("mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = {Path(name).with_suffix(".html") for name in re.findall(r": (\S+)$", navigation, re.MULTILINE)}
+    assert {page.relative_to(site) for page in site.rglob("*.html")} == named | {Path("404.html")}
+
+
+def test_every_link_of_a_page_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
+    places = {page: {*re.findall(r"\bid=\"([^\"]+)", page.read_text())} for page in site.glob("*.html")}
+    dead = []
+    for page in places.keys() - {site / "404.html"}:
+        for link in map(html.unescape, re.findall(r"\b(?:href|src)=\"([^\"]+)", page.read_text())):
+            name, place = urldefrag(link)
+            target = (page.parent / unquote(name)).resolve() if name else page
+            if not re.match(r"[a-z]+:", link) and not (target.is_file() and (not place or place in places[target])):
+                dead.append((page.name, link))
+    assert sorted(dead) == []
 
 
 @pytest.mark.slow
