@@ -352,7 +352,8 @@ def spread(
 
 def by_part(table: pa.Table, codes: Codes, count: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows of a table by part, given for each as a number below `count`: each part that has rows, in their order."""
-    order = np.argsort(codes, kind="stable")  # stable: changes of one key keep their order
+    # stable: changes of one key keep their order; codes of 8 or 16 bits are sorted by their bytes
+    order = np.argsort(codes.astype(np.min_scalar_type(count)), kind="stable")
     starts = np.searchsorted(codes[order], np.arange(count + 1))
     rows = table.take(pa.array(order)).combine_chunks()
     for number in np.flatnonzero(np.diff(starts)).tolist():

@@ -46,7 +46,10 @@ def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
     """
     for column in columns:
         if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
-            raise SchemaConflictError(f"a key column cannot be of type {column.type}")
+            raise SchemaConflictError(
+                f"a key column has type {column.type}: float, double, struct, list and map cannot be keys; choose another "
+                "key or cast the column"
+            )
 
 
 def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> NDArray[np.bool_]:

@@ -144,8 +144,8 @@ def stale_keys(catalog: "Catalog", mirror: str) -> list[str]:
     last = np.full(len(keys) + 1, -1)
     for batch in later.to_batches():
         rows = without_extensions(pa.Table.from_batches([batch]))
-        key = rows.column("key").combine_chunks()
-        found = pc.fill_null(pc.index_in(key_texts([f.name for f in key.type], key.flatten()), keys), len(keys))
+        texts = key_texts(rows.column("key").combine_chunks())
+        found = pc.fill_null(pc.index_in(texts, keys), len(keys))
         when = np.asarray(rows.column(times).cast(pa.int64()))
         np.maximum.at(last, np.asarray(found), when)
         last = np.maximum(last, when[np.asarray(pc.equal(rows.column("op"), "t"))].max(initial=-1))

@@ -643,9 +643,8 @@ def _accepted(
 
 def _stale_keys(key: pa.StructArray, bad: Mask) -> pa.StringArray:
     """The key of each rejected change; NULL where it has none, or a later change that is not rejected."""
-    keys = key.flatten()
-    known = np.logical_and.reduce([np.asarray(column.is_valid()) for column in keys])
-    texts = pc.if_else(pa.array(known), key_texts([f.name for f in key.type], keys), None)
+    known = np.logical_and.reduce([np.asarray(column.is_valid()) for column in key.flatten()])
+    texts = pc.if_else(pa.array(known), key_texts(key), None)
     codes = np.asarray(pc.fill_null(texts, "").dictionary_encode().indices)
     last = np.full(codes.max(initial=0) + 1, -1)
     np.maximum.at(last, codes[~bad], np.flatnonzero(~bad))

@@ -142,15 +142,15 @@ SEND_AGAIN = "have the source send the whole row again: a snapshot of Debezium; 
 """What to do where the value of an unchanged column is gone."""
 
 
-def key_texts(names: Iterable[str], columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
+def key_texts(keys: pa.StructArray) -> pa.Array:
     """The values of keys as text, the same whatever wider type a column gets later."""
     parts = []
-    for name, column in zip(names, columns, strict=True):
+    for kind, column in zip(keys.type, keys.flatten(), strict=True):
         if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
             text = pa.array([None if value is None else value.hex() for value in column.to_pylist()], pa.string())
         else:
             text = column.cast(pa.string())
-        parts.append(pc.binary_join_element_wise(f"{name} = ", pc.fill_null(text, "NULL"), ""))
+        parts.append(pc.binary_join_element_wise(f"{kind.name} = ", pc.fill_null(text, "NULL"), ""))
     return pc.binary_join_element_wise(*parts, ", ")
 
 

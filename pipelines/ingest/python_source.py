@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, key_hashes, parts_by_key, repeated
-from nevermore.pipelines.changes.keys import KeySet
+from nevermore.pipelines.changes.keys import KeySet, check_key_types
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.sources import PythonSource
 from nevermore.pipelines.config.tables import DEFAULT_MEMORY_LIMIT_BYTES, TableConfig
@@ -69,8 +69,9 @@ _NO_COLUMN = "\0"
 _NO_TYPE = re.compile(
     r"duration\[|_interval\b(?!:)|_union<|run_end_encoded<|extension<(?!arrow\.(uuid|json)>)|struct<>|binary\[0\]"
     r"|(?<!['\"])\b(?:Object|BIT|TIME WITH TIME ZONE)\b(?![:'\" ])"  # no names of members, no quoted values
+    r"|(?:^|[:<,])(?:variant|geo(?:metry|graphy)\(\w+\)|interval[a-z ]*)(?=[,>]|$)"
 )
-"""Types of Arrow, and of Polars and DuckDB whose Arrow form is something else: addresses, packed bits, times without a zone."""
+"""Types of Arrow, and of Polars, DuckDB and Spark whose Arrow form is something else: addresses, packed bits, structs of bytes."""
 Keep = Literal["last"]
 Result = TypeVar("Result")
 
@@ -234,6 +235,7 @@ def _settings(config: Config, name: str, op: str, where: object) -> TableConfig:
 
 def _rows(data: Any, limit_bytes: int) -> ChangeRun | FrameRows:
     if hasattr(data, "toArrow"):
+        _check_types(data.dtypes)
         _reader(data.limit(0).toArrow())
         return FrameRows(data, limit_bytes)
     return ChangeRun.of(map(_valid, _reader(data)), limit_bytes)
@@ -269,14 +271,17 @@ def _reader(data: Any) -> pa.RecordBatchReader:
             "DuckDB, a list of dicts with names of columns, or an Arrow table or reader"
         ) from error
     own = zip(getattr(data, "columns", ()), getattr(data, "dtypes", ()), strict=False)
-    kinds = chain(own, ((f.name, f.type) for f in reader.schema))
+    _check_types(chain(own, ((f.name, f.type) for f in reader.schema)))
+    if twice := _repeated_names(pa.struct([*reader.schema])):
+        raise SourceError(f"the data has {', '.join(dict.fromkeys(twice))} more than once: rename or drop all but one")
+    return reader
+
+
+def _check_types(kinds: Iterable[tuple[str, Any]]) -> None:
     if lost := [f"{name} ({kind})" for name, kind in kinds if _NO_TYPE.search(str(kind))]:
         raise SourceError(
             f"Iceberg has no type for {', '.join(lost)}: cast it to another type, such as text or a number"
         )
-    if twice := _repeated_names(pa.struct([*reader.schema])):
-        raise SourceError(f"the data has {', '.join(dict.fromkeys(twice))} more than once: rename or drop all but one")
-    return reader
 
 
 def _repeated_names(kind: pa.DataType) -> list[str]:
@@ -308,11 +313,14 @@ class _Decoder:
         at, place = 1, "the data" if part is None else f"partition {part} of the data"
         for rows in tables:
             changes = self.changes(rows.select(_wanted(self.table, rows.schema.names, self.op)), at, place)
-            keys = zip(changes.key, _keys(changes.table), strict=True)
-            if self.table.key and (nulls := [column for column, key in keys if key.null_count]):
+            keys = _keys(changes.table)
+            if self.table.key and (
+                nulls := [name for name, key in zip(changes.key, keys, strict=True) if key.null_count]
+            ):
                 raise SourceError(
                     f"{self.table.name}: {', '.join(nulls)} is NULL in rows of the data, and a key; nothing was written"
                 )
+            check_key_types(keys)
             yield changes
             at += rows.num_rows
 
@@ -427,9 +435,8 @@ class _Batch:
             return
         texts = []
         for changes in self._changes(table):
-            keys = _keys(changes.table)
-            may_repeat = pa.array(np.isin(key_hashes(keys), hashes))
-            texts.append(key_texts(changes.key, [key.filter(may_repeat) for key in keys]))
+            may_repeat = pa.array(np.isin(key_hashes(_keys(changes.table)), hashes))
+            texts.append(key_texts(single_array(changes.table.column("key")).filter(may_repeat)))
         found = pc.value_counts(pa.chunked_array(texts))
         twice = found.filter(pc.greater(found.field("counts"), 1)).field("values").to_pylist()
         if twice:
@@ -449,7 +456,7 @@ def _matching(where: "str | Expr", table: TableIngest, changes: ChangeBatch) -> 
     matches = rows_where(where, Schema(0, iceberg_fields(changes.row_type)), rows)
     if not matches.all():
         outside = changes.table.filter(pa.array(~matches))
-        texts = key_texts(changes.key, _keys(outside)).slice(0, _SHOWN).to_pylist()
+        texts = key_texts(single_array(outside.column("key"))).slice(0, _SHOWN).to_pylist()
         raise SourceError(
             f"{table.name}: {outside.num_rows:,} rows of the data do not match {where}, such as "
             f"{'; '.join(texts)}: leave them out, or upsert them; nothing was written"

@@ -26,7 +26,6 @@ from nevermore.pipelines.sources.kafka import KafkaPosition, KafkaTopics, Offset
 from nevermore.pipelines.spark.ingest import (
     DecodedChanges,
     DecodePieces,
-    DecodeRows,
     IngestJobs,
     Part,
     Piece,
@@ -175,7 +174,7 @@ class FrameRows:
 
     def __init__(self, frame: Any, limit_bytes: int) -> None:
         self._jobs, self._frame, self._limit = IngestJobs(frame.sparkSession), frame, limit_bytes
-        self._task: Any = None
+        self._decoder: Any = None
         self._gathering, self._kept = _Gathering([TablePart()]), list[Any]()
 
     def changes(self, decoder: Any, order_by: Any) -> RemoteChanges | None:
@@ -184,11 +183,10 @@ class FrameRows:
         Raises:
             PipelineError: as the decoder, or the job failed.
         """
-        task = DecodeRows(decoder, self._limit)
-        if task != self._task:
+        if decoder != self._decoder:
             self.close()
             self._gathering = _Gathering([TablePart()])
-            frame, results = self._jobs.decode_rows(self._frame, task)
+            frame, results = self._jobs.decode_rows(self._frame, decoder, self._limit)
             self._gathering.frames.append((frame, 0, len(results)))
             for result in results:
                 if result.error is not None:
@@ -196,7 +194,7 @@ class FrameRows:
                 if not self._gathering.takes(result):
                     raise SchemaConflictError("the rows of partitions have columns whose types do not fit: cast them")
                 self._gathering.take(result)
-            self._task = task
+            self._decoder = decoder
         return self._gathering.remote(self._jobs, 0, order_by, self._limit, self._kept)
 
     def repeated(self) -> Any:

@@ -203,6 +203,5 @@ def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:
         pa.array(documents, pa.binary()),
         pa.array([name] * rows.num_rows, pa.string()),
     ]
-    given = without_extensions(rows.select(["key"])).column("key").combine_chunks()
-    texts = key_texts([f.name for f in given.type], given.flatten())
+    texts = key_texts(without_extensions(rows.select(["key"])).column("key").combine_chunks())
     return Rejected(pa.table(columns, schema=REJECTED_SCHEMA)).with_keys(texts, rows.column("ingested_at"))

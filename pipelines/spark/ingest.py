@@ -22,8 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nevermore.pipelines.changes.change_log import ORDINAL, FoldOrder, RemoteChanges
-from nevermore.pipelines.changes.change_run import ChangeRun, gathered, hash_codes, key_hashes, parts_by_key, repeated
-from nevermore.pipelines.changes.keys import same_rows
+from nevermore.pipelines.changes.change_run import (
+    ChangeRun,
+    by_part,
+    gathered,
+    hash_codes,
+    key_hashes,
+    parts_by_key,
+    repeated,
+)
+from nevermore.pipelines.changes.keys import num_to_truncate, same_rows
 from nevermore.pipelines.changes.row_order import Order, sorted_rows
 from nevermore.pipelines.config.sources import KafkaSource
 from nevermore.pipelines.decode.batches import BatchEnd, ChangeBatch, Rejected, change_schema, in_row_type
@@ -31,7 +39,7 @@ from nevermore.pipelines.decode.column_types import widened
 from nevermore.pipelines.decode.feed import ORDER, Decided, FeedConfig
 from nevermore.pipelines.errors import PipelineError, SchemaConflictError, SourceError, WideBatchError
 from nevermore.pipelines.formats.registry import complete_events_of, decode, lookup, other_format, parts_of
-from nevermore.pipelines.iceberg.row_shape import conform, single_array
+from nevermore.pipelines.iceberg.row_shape import conform, members_of, single_array
 from nevermore.pipelines.iceberg.table_writer import WriteTarget, write_deletes, write_rows
 from nevermore.pipelines.mirrors.fold import fold, squash
 from nevermore.pipelines.sources.file_documents import FilePiece
@@ -60,6 +68,8 @@ _FOLDED = ("op", "key", "after", "unchanged")
 """Columns of changes that `fold` reads."""
 PIECES_PER_TASK = 2
 """Decoded pieces that a task passes over, as it takes a fraction of what decoding takes, unless slots would be idle."""
+CHANGES_PER_TASK = 10_000
+"""Changes that a task passes over at least, unless slots would be idle: starting it and its files takes as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class TablePart:
                 f"({', '.join(batch.key)}) {batch.row_type} within a piece of a file: ingest it with engine: local"
             )
         table = batch.table
-        first = 1 + int(np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t"))).max(initial=-1))
+        first = num_to_truncate(table)
         rows = table.slice(first)
         lacks = bool(pc.any(pc.greater(pc.list_value_length(rows.column("unchanged")), 0)).as_py())
         places = [table.column(ORDER)[at].as_py() for at in (0, -1)] if ORDER in table.column_names else []
@@ -149,7 +159,7 @@ class TablePart:
 def _moves(rows: pa.Table, key: Sequence[str]) -> bool:
     after = single_array(rows.column("after"))
     is_new = np.asarray(pc.is_valid(after))
-    given = dict(zip([f.name for f in after.type], after.flatten(), strict=True))
+    given = members_of(after)
     return bool((is_new & ~same_rows(_keys(rows), [given[name] for name in key])).any())
 
 
@@ -302,10 +312,12 @@ class DecodeRows:
 
     Attributes:
         changes: makes changes of the rows of a partition, whose number it gets.
+        names: columns of the rows; `IngestJobs.decode_rows` passes rows without them.
         most_bytes: rows that are decoded together.
     """
 
     changes: Callable[[Iterable[pa.Table], int], Iterable[ChangeBatch]]
+    names: Sequence[str]
     most_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -313,7 +325,8 @@ class DecodeRows:
         from pyspark import TaskContext  # which every worker has imported
 
         begin_task()
-        number, rows = TaskContext.get().partitionId(), map(pa.Table.from_batches, zip(batches, strict=False))
+        number = TaskContext.get().partitionId()
+        rows = (pa.table(batch.rename_columns(self.names)) for batch in batches)
         yield from _piece_of(number, 0, self.changes(gathered(rows, self.most_bytes), number))
 
 
@@ -439,12 +452,7 @@ class ToBuckets:
 
     def _by_bucket(self, piece: int, place: int, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         codes = hash_codes(_keys(rows), self.num_buckets)
-        # stable: changes of one key keep their order; codes of 8 or 16 bits are sorted by their bytes
-        order = np.argsort(codes.astype(np.min_scalar_type(self.num_buckets)), kind="stable")
-        starts = np.cumsum([0, *np.bincount(codes, minlength=self.num_buckets)])
-        moved = rows.take(pa.array(order)).combine_chunks()
-        for number in np.flatnonzero(np.diff(starts)).tolist():
-            own = moved.slice(starts[number], starts[number + 1] - starts[number])
+        for number, own in by_part(rows, codes, self.num_buckets):
             yield row_of(piece, place, number, packed_table(own))
 
 
@@ -655,14 +663,17 @@ class IngestJobs(SparkJobs):
             decoded = frame.mapInArrow(task, ROWS).persist()
         return decoded, self._results(decoded)
 
-    def decode_rows(self, frame: Any, task: DecodeRows) -> tuple[Any, list[PieceResult]]:
-        """As `decode`. Rows are computed once: if an executor is lost, the jobs fail, as a DataFrame may give other rows then."""
+    def decode_rows(self, frame: Any, changes: Any, most_bytes: int) -> tuple[Any, list[PieceResult]]:
+        """As `decode`; see `DecodeRows`. Rows are computed once: if an executor is lost, the jobs fail, as a DataFrame may give other rows then."""
         from nevermore.scan_core.spark import equip
 
         equip(self.session)
+        # `mapInArrow` looks columns up by name, and does not find those with dots, or that differ in letter case alone.
+        names = frame.columns
+        by_place, task = frame.toDF(*map(str, range(len(names)))), DecodeRows(changes, names, most_bytes)
         with failing():
-            decoded = frame.mapInArrow(task, ROWS).localCheckpoint()
-        return decoded, self._results(decoded)
+            decoded = by_place.mapInArrow(task, ROWS).localCheckpoint()
+        return decoded, self._results(decoded.coalesce(self.num_slots()))
 
     def _results(self, decoded: Any) -> list[PieceResult]:
         rows = self.collected(decoded.where(f"number = {_RESULT}").select("data"))
@@ -705,7 +716,7 @@ class IngestJobs(SparkJobs):
             SourceError: as `write_log`.
         """
         found = 0
-        for row in self.streamed(changes.frame().sort("piece", "place").select("data")):
+        for row in self.streamed(changes.frame(self.num_slots()).sort("piece", "place").select("data")):
             own = in_row_type(unpacked_table(bytes(row["data"])), row_type, key)
             yield own
             found += own.num_rows
@@ -745,7 +756,7 @@ class IngestJobs(SparkJobs):
 
     def _passed(self, changes: "DecodedChanges", task: Any) -> Any:
         """What a task makes of the changes."""
-        return changes.frame(changes.num_tasks(self.num_slots())).mapInArrow(task, ROWS)
+        return changes.frame(self.num_slots()).mapInArrow(task, ROWS)
 
     def _written(self, frame: Any, num_changes: int) -> Written:
         parts = [pickle.loads(bytes(row["data"])) for row in self.collected(frame)]  # noqa: S301 - of our own tasks
@@ -783,13 +794,14 @@ class DecodedChanges:
 
     def num_tasks(self, num_slots: int) -> int:
         """Tasks that pass over them on a cluster of so many slots: a task costs Java as much as many changes."""
-        return max(1, min(len(self.rows), num_slots), len(self.rows) // PIECES_PER_TASK)
+        pieces = len(self.rows)
+        return max(1, min(pieces, num_slots), min(pieces // PIECES_PER_TASK, self.num_rows // CHANGES_PER_TASK))
 
-    def frame(self, num_tasks: int | None = None) -> Any:
-        """The changes, in as many partitions as there are pieces, or in at most so many."""
+    def frame(self, num_slots: int) -> Any:
+        """The changes, in partitions for a cluster of so many slots."""
         chosen = [f.where(f"number = {self.code} and piece between {a} and {b}") for f, a, b in self.frames]
         whole = reduce(type(chosen[0]).union, chosen)
-        return whole if num_tasks is None else whole.coalesce(num_tasks)
+        return whole.coalesce(self.num_tasks(num_slots))
 
 
 def remote_changes(

@@ -755,6 +755,101 @@ def test_a_dataframe_of_spark_that_does_not_fit_is_refused(spark: "SparkSession"
         assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
+NAMES_OF_SPARK = {
+    "dots": ["id", "a.b", "a.b.c", "."],
+    "backticks": ["id", "a`b", "`", "`a`.`b`"],
+    "letter case": ["id", "ID", "Id"],
+    "numbers": ["id", "2", "1", "0"],
+    "spaces, quotes and other letters": ["id", " ", "a b", "\"'", "名"],
+    "a key with a dot": ["i.d", "i", "d"],
+}
+
+
+@pytest.mark.each(8)
+@pytest.mark.spark
+@pytest.mark.parametrize("why", NAMES_OF_SPARK)
+def test_columns_of_a_dataframe_of_spark_have_any_names(spark: "SparkSession", tmp_path: Path, why: str) -> None:
+    key, *names = NAMES_OF_SPARK[why]
+    project = project_in(tmp_path, key=[key])
+    columns = ["id", *(f"id * {place} as c{place}" for place in range(2, len(names) + 2))]
+    frame = spark.range(0, 4, numPartitions=2).selectExpr(*columns).toDF(key, *names)
+    project.upsert(NAME, frame)
+    expected = [{key: id_} | {name: id_ * place for place, name in enumerate(names, 2)} for id_ in range(4)]
+    assert rows_of(project, key) == expected
+    project.delete(NAME, frame.limit(2))
+    assert project.scan(NAME).count() == 2
+    assert project.replace(NAME, frame, where="true").events == {"u": 2}
+    assert rows_of(project, key) == expected
+
+
+NO_TYPES_OF_SPARK = {
+    "parse_json('1')": "variant",
+    "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')": "geometry",
+    "st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')": "geography",
+    "interval 1 month": "interval month",
+    "interval '1-2' year to month": "interval year to month",
+    "interval 1 day": "interval day",
+    "interval '1 2' day to hour": "interval day to hour",
+    "make_interval(1, 2)": "interval",
+}
+PLACES = {
+    "a column": "{}",
+    "an element": "array({})",
+    "a member": "named_struct('a', 1, 'interval', {}, 'c', 2)",
+    "a last member": "array(named_struct('a', 1, 'b', {}))",
+    "a value": "map('k', {})",
+}
+
+
+@pytest.mark.each(2)
+@pytest.mark.spark
+@pytest.mark.parametrize("place", PLACES)
+def test_types_of_spark_that_iceberg_lacks_are_refused_at_every_depth(
+    spark: "SparkSession", tmp_path: Path, place: str
+) -> None:
+    project = project_in(tmp_path)
+    for value, kind in NO_TYPES_OF_SPARK.items():
+        frame = spark.range(1).selectExpr("id", f"{PLACES[place].format(value)} as v")
+        with pytest.raises(SourceError, match=rf"Iceberg has no type for v \(.*{kind}"):
+            project.upsert(NAME, frame)
+    assert snapshots(project) == [None, None]
+
+
+@pytest.mark.spark
+def test_members_of_spark_may_be_called_like_types(spark: "SparkSession", tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    names = ["variant", "geometry(0)", "interval", "interval of x", "variant of x", "interval day"]
+    members = ", ".join(f"'{name}', 1" for name in names)
+    project.upsert(NAME, spark.range(1).selectExpr("id", f"named_struct({members}) as v", "1 as interval"))
+    assert rows_of(project) == [{"id": 0, "v": dict.fromkeys(names, 1), "interval": 1}]
+
+
+@pytest.mark.each(2)
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["Spark", "Arrow"])
+@pytest.mark.parametrize(
+    "key", ["named_struct('a', 1)", "array(1)", "map('a', 1)", "array(named_struct('a', 1))", "1.5D", "1.5F"]
+)
+def test_a_key_of_a_type_that_identifies_no_row_is_refused_in_a_sentence(
+    spark: "SparkSession", tmp_path: Path, key: str, form: str
+) -> None:
+    project = project_in(tmp_path)
+    frame = spark.range(2).selectExpr(f"{key} as id", "id as v")
+    for write in (project.upsert, project.delete):
+        with pytest.raises(SchemaConflictError, match=r"^a key column has type .* cannot be keys; choose another key"):
+            write(NAME, frame if form == "Spark" else frame.toArrow())
+    assert snapshots(project) == [None, None]
+
+
+@pytest.mark.spark
+def test_few_rows_in_many_partitions_become_few_files(spark: "SparkSession", tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    project.upsert(NAME, spark.range(0, 100, numPartitions=150).selectExpr("id", "id as v"))
+    assert rows_of(project) == [{"id": id_, "v": id_} for id_ in range(100)]
+    for name in (NAME, "change_log.shop_orders"):
+        assert len(project.scan(name).plan().tasks) <= 2
+
+
 @pytest.mark.spark
 def test_a_dataframe_of_spark_is_appended_replaces_rows_and_needs_no_project(
     spark: "SparkSession", tmp_path: Path

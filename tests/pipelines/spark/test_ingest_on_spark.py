@@ -389,11 +389,24 @@ def test_pieces_are_large_where_each_slot_still_has_some(mib: int, slots: int, p
 
 
 @pytest.mark.parametrize(
-    ("pieces", "slots", "tasks"),
-    [(0, 2, 1), (1, 2, 1), (2, 2, 2), (3, 2, 2), (10, 2, 5), (125, 1000, 125), (4000, 1000, 2000)],
+    ("pieces", "rows", "slots", "tasks"),
+    [
+        (0, 50_000, 2, 1),
+        (1, 50_000, 2, 1),
+        (2, 50_000, 2, 2),
+        (3, 50_000, 2, 2),
+        (10, 50_000, 2, 5),
+        (125, 50_000, 1000, 125),
+        (4000, 50_000, 1000, 2000),
+        (1000, 1, 2, 2),
+        (1000, 1, 16, 16),
+        (1000, 100, 2, 10),
+    ],
 )
-def test_tasks_pass_over_several_pieces_unless_slots_would_be_idle(pieces: int, slots: int, tasks: int) -> None:
-    assert DecodedChanges([], 0, dict.fromkeys(range(pieces), 1)).num_tasks(slots) == tasks
+def test_tasks_pass_over_several_pieces_and_many_changes_unless_slots_would_be_idle(
+    pieces: int, rows: int, slots: int, tasks: int
+) -> None:
+    assert DecodedChanges([], 0, dict.fromkeys(range(pieces), rows)).num_tasks(slots) == tasks
 
 
 def test_a_shuffle_carries_only_what_is_folded() -> None:
