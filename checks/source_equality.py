@@ -24,7 +24,7 @@ from nevermore.checks.mirror_checks import mirror_subject, with_evidence
 from nevermore.pipelines.changes.change_log import ChangeLog, read_changes
 from nevermore.pipelines.config.project import Config, change_log_name
 from nevermore.pipelines.decode.batches import with_members
-from nevermore.pipelines.decode.feed import Decided, FeedConfig
+from nevermore.pipelines.decode.feed import Decided, FeedConfig, TableFeed
 from nevermore.pipelines.errors import PipelineError, SourceError
 from nevermore.pipelines.formats.registry import decode
 from nevermore.pipelines.iceberg.catalog import open_catalog
@@ -62,12 +62,13 @@ def mirror_equals_source(config: Config, table: str) -> CheckResult:
         if ingest.position is None or not feed.live.is_loaded(ingest.position):
             return nothing
         decided = Decided(claims=feed.live.positions.from_json(ingest.position).claims)
-        decoding = feed.remembering(catalog).config([ingest], decided)
+        known = feed.remembering(catalog)
+        decoding, target = known.config([ingest], decided), known.config_of(table, ingest, decided)
         with mirror_rows(subject) as rows:
             like = rows.arriving.schema
             most = settings.checks.max_rows_per_second
-            reading = _Reading(config, feed.live, decoding, table, feed.read_bytes, most, rows, catalog)
-            num_unlike, compared = 0, dict[str, int]()
+            reading = _Reading(config, feed.live, decoding, target, table, feed.read_bytes, most, rows, catalog)
+            num_unlike = 0
             if (hashes := reading.by_hashes(decided.claims[table])) is not None:
                 compared, source, mirror = hashes
                 differing = reading.unchanged(source, mirror, source.schema.names[:-1], are_texts=True)
@@ -103,7 +104,9 @@ class _Reading:
 
     Attributes:
         project: has the mirror.
-        config: how its changes are decoded; of this table alone.
+        config: how changes are decoded.
+        target: how those of the table are.
+        table: the mirror.
         most: rows to read in a second.
         mirror: rows of the mirror.
         catalog: has the change log.
@@ -116,6 +119,7 @@ class _Reading:
     project: Config
     live: LiveSource
     config: FeedConfig
+    target: TableFeed
     table: str
     limit_bytes: int
     most: int | None
@@ -131,7 +135,7 @@ class _Reading:
 
         None if a type has no text that is the same on both sides, or the key does not begin with an integer.
         """
-        theirs, rows = self.live.hashed(self.config.tables[0], source_table), self.mirror.arriving
+        theirs, rows = self.live.hashed(self.target, source_table), self.mirror.arriving
         ours, names = hashed_in_duckdb(rows, theirs.key), rows.schema.names
         if {*theirs.key} != {*self.mirror.subject.key} or not theirs.is_like(ours, names):
             return None
@@ -172,10 +176,8 @@ class _Reading:
         """Rows of the database and of the mirror that differ, without those of keys that changed; None if there are none."""
         if (found := database.compare(mirror)).equal:
             return None
-        kinds, ends = (
-            pa.schema([self.mirror.arriving.schema.field(name) for name in key]),
-            time.monotonic() + WAIT_SECONDS,
-        )
+        kinds = pa.schema([self.mirror.arriving.schema.field(name) for name in key])
+        ends = time.monotonic() + WAIT_SECONDS
         while True:
             log = ChangeLog(self.catalog, change_log_name(self.table))
             try:
@@ -201,7 +203,7 @@ class _Reading:
     def rows(self, position: str, like: pa.Schema) -> Iterator[pa.Table]:
         """All rows of the table."""
         known = self.live.positions.from_json(position)
-        for batch in self.live.load(self.config.tables[0], known.claims[self.table], known.again, self.limit_bytes):
+        for batch in self.live.load(self.target, known.claims[self.table], known.again, self.limit_bytes):
             self.until = 0 if batch.position.load is None else batch.position.load.until
             decoded = decode(batch.raw, self.config)
             self.num_rejected += decoded.rejected.num_rows

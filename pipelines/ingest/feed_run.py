@@ -511,8 +511,7 @@ class LiveRound:
     def _load(self, reading: "Reading", table: TableIngest) -> None:
         feed, source = reading.feed, reading.decided.claims[table.name]
         for _ in range(MAX_LOADS):
-            config = feed.config([table], reading.decided)
-            settings = next(entry for entry in config.tables if entry.name == table.name)
+            settings = feed.config_of(table.name, table, reading.decided)
             try:
                 for batch in self._live.load(settings, source, table.position, feed.read_bytes):
                     self._add(reading, table, self._decoded(reading, batch), batch)

@@ -160,16 +160,12 @@ class Feed:
         Raises:
             SourceError: as `why_local`.
         """
-        engine = "spark" if self.is_for_spark(position) else "local"
-        is_chosen = engine == "local" and self.settings[0].ingest.engine == "auto"
-        why_local = self.why_local(position) if is_chosen else None
+        why = self.why_local(position)
+        engine = "spark" if why is None else "local"
+        is_chosen = self.settings[0].ingest.engine == "auto"
         for report in reports:
-            report.engine, report.why_local = engine, why_local
+            report.engine, report.why_local = engine, why if is_chosen else None
         return engine
-
-    def is_for_spark(self, position: str | None) -> bool:
-        """Whether tasks of Spark read what is new since a position."""
-        return self.why_local(position) is None
 
     def why_local(self, position: str | None) -> str | None:
         """Why this process reads what is new since a position; None if tasks of Spark do.
@@ -280,14 +276,16 @@ class Feed:
                 origins=self._still_read(decided.origins),
                 servers=decided.servers if self.one_server else {},
             ),
-            tables=tuple(
-                table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
-                for name, table in self.tables.items()
-            ),
+            tables=tuple(self.config_of(name, active.get(name), decided) for name in self.tables),
             is_open=bool(self.patterns),
             origin=self.origin,
             one_server=self.one_server,
         )
+
+    def config_of(self, name: str, table: "TableIngest | None", decided: Decided) -> TableFeed:
+        """What the decoder must know of a table; `table` if it runs."""
+        encodings = decided.encodings.get(name, {})
+        return table_feed(name, self.tables[name], table, self.found_for.get(name), encodings)
 
     def _still_read(self, origins: Mapping[str, str]) -> Mapping[str, str]:
         """Origins without topics that the config has replaced by others."""

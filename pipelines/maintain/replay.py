@@ -350,7 +350,7 @@ def _load_keys(catalog: "Catalog", feed: Feed, live: LiveSource, table: TableIng
         table.move(moved)
         known = live.positions.from_json(moved)
     decided, load, limit = Decided(claims=known.claims), Load(), table.config.memory_limit_bytes // BATCH_SHARE
-    settings, key = feed.config([table], decided).tables[0], table.key or table.known_key
+    settings, key = feed.config_of(table.name, table, decided), table.key or table.known_key
 
     def marked(rows: Iterable[pa.Table | pa.RecordBatch], *, is_mirror: bool) -> Iterator[pa.Table]:
         for each in rows:

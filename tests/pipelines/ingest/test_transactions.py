@@ -39,7 +39,7 @@ def run_where_possible(project: Project, engine: str, monkeypatch: pytest.Monkey
         assert "a transaction is larger than a batch, which only engine: local reads" in str(refused.error)
         assert (refused.exit_code, refused.events, refused.mirror_commits) == (1, {"c": 1}, 1)
         assert [row["id"] for row in project.rows()] == [0]
-        monkeypatch.setattr(Feed, "is_for_spark", lambda *_: False)
+        monkeypatch.setattr(Feed, "why_local", lambda *_: "refused")
         report = the(project.run())
         report.events.update(refused.events)
         report.mirror_commits += 1

@@ -7,12 +7,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from nevermore.assets.definitions import project_definitions
 from nevermore.assets.project import mirror_key
 from nevermore.checks import source_equality
 from nevermore.checks.source_equality import mirror_equals_source
 from nevermore.pipelines.cli.main import main
+from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import PipelineError
 from nevermore.pipelines.iceberg.catalog import open_catalog
 from nevermore.pipelines.ingest.feed_run import run_once
@@ -86,6 +88,28 @@ def test_missing_extra_and_changed_rows_are_found(shop: Any, key: str) -> None:
 def test_keys_that_differ_are_loaded_again(shop: Any, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "given", (columns, "i"))
     loaded_again(shop, items(shop, "given"), lose, f"INSERT INTO items VALUES ({ROWS + 8}, 'new', 1, {ROWS + 8})")
+
+
+def test_each_table_is_read_by_its_own_settings(shop: Any) -> None:
+    columns = "(id int PRIMARY KEY, n int, body text)"
+    shop.sql(
+        *(f"CREATE TABLE {name} {columns}" for name in ("first", "items")),
+        *(f"INSERT INTO {name} SELECT i, i, 'row' FROM generate_series(1, 99) i" for name in ("first", "items")),
+        "CREATE PUBLICATION pub FOR TABLE first, items",
+    )
+    source = {"type": "postgres", "dsn": shop.dsn, "slot": shop.slot, "publication": "pub"}
+    tables = {"shop.first": {"source": source, "rename": {"id": "number"}, "exclude": ["body"]}}
+    path = shop.folder / "nevermore.yaml"
+    path.write_text(yaml.safe_dump({"tables": {**tables, "shop.items": {"source": source}}}))
+    config = load(path)
+    shop.ingest(config)
+    assert mirror_equals_source(config, "shop.first").passed
+    lose(shop, config, "UPDATE items SET body = 'lost' WHERE n = 9", "DELETE FROM items WHERE n = 10")
+    (hint,) = (line for line in mirror_equals_source(config, "shop.items").details if "resync" in line)
+    assert hint.endswith("nevermore resync shop.items --keys=9..10")
+    assert resync(config, ["shop.items", "--keys", "9..10"]) == 0
+    found = mirror_equals_source(config, "shop.items")
+    assert (found.passed, found.compared) == (True, {"rows in database": 98, "rows in mirror": 98})
 
 
 def test_keys_are_compared_in_parts(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
