@@ -99,8 +99,7 @@ class PrivateFolder:
             FileExistsError: something has the name.
             OSError: it cannot be made.
         """
-        flags = _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        return os.fdopen(os.open(name, flags, 0o600, dir_fd=self._descriptor), "wb")
+        return _new_file(name, self._descriptor)
 
     def unnamed(self) -> BinaryIO:
         """A new file without a name, to be written and read, without a buffer: it goes when it is closed, or the process ends.
@@ -380,21 +379,21 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; names the path.
     """
-    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _new_file(unfinished, None) as file:
             yield file
-            if mode is None and path.exists():
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            else:
-                os.fchmod(file.fileno(), (mode or 0o666) & ~_umask())
-        Path(unfinished).replace(path)
-    except BaseException as error:
-        Path(unfinished).unlink(missing_ok=True)
-        # a write to a full or broken disk says nothing of the file, and no library says just this
-        if isinstance(error, OSError) and error.filename is None and error.args[1:] == (os.strerror(error.errno or 0),):
-            error.filename = str(path)
+            is_kept = mode is None and path.exists()
+            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if is_kept else (mode or 0o666) & ~_umask())
+        unfinished.replace(path)
+    except OSError as error:
+        # the system names the unfinished file, or none for a write to a full or broken disk; no library says just this
+        if error.filename in {None, unfinished} and error.strerror == os.strerror(error.errno or 0):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+    finally:
+        with suppress(OSError):  # it has its name, or was never made
+            unfinished.unlink()
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -405,6 +404,11 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """
     with whole_file(path.resolve(), None) as file:  # what a link points to
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def _new_file(name: str | Path, folder: int | None) -> BinaryIO:
+    flags = _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb")
 
 
 @cache

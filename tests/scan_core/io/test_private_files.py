@@ -1,5 +1,6 @@
 """Files outside of tables: whatever other users do to a shared temporary directory, nothing of theirs is used or waited for."""
 
+import errno
 import os
 import pickle
 import resource
@@ -317,6 +318,28 @@ def test_a_full_disk_is_told_with_the_file_which_stays_as_it_was(write: Callable
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("function", ["open", "fchmod", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_a_file_that_cannot_be_made_is_told_by_the_name_that_the_user_gave(
+    function: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+
+    def fails(*paths: object, **_: object) -> None:
+        raise OSError(code, os.strerror(code), *[one for one in paths[:1] if not isinstance(one, int)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fails)
+        with pytest.raises(OSError, match=f"{os.strerror(code)}: '{path}'$"):
+            write_whole(path, "new")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"/of a table'$"), whole_file(tmp_path / "out"):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/of a table")
 
 
 def test_a_folder_that_is_removed_while_it_is_used_is_made_again(attacked: Machine) -> None:
