@@ -96,7 +96,7 @@ class PublishError(PipelineError):
 def in_short(error: BaseException) -> str:
     """What a client of an object store says, in one line: some repeat it, and add identifiers of requests."""
     every = [_OF_REQUEST.sub("", line).strip() for line in str(error).splitlines()]
-    lines = [line for line in every if "Request" not in line] if len(every) > 1 else every
+    lines = [line for line in every if "Request" not in line]
     return hide_secrets(" ".join(dict.fromkeys(filter(None, lines or every)))[:MAX_SAID])
 
 
@@ -108,23 +108,27 @@ def explained(error: BaseException) -> str | None:
     return str(error) if isinstance(error, PipelineError | ScanError) else in_plain_words(error)
 
 
+def describe(error: BaseException) -> str:
+    """What went wrong and what to do, for a report that goes on; an error that nobody expects is shown with its class."""
+    return explained(error) or f"{type(error).__name__}: {error}"
+
+
 def in_plain_words(error: BaseException) -> str | None:
     """What a library says of a catalog or store that cannot be used: where, why, and what to do; None for other errors.
 
     Libraries are recognised by name, so that none of them is imported.
     """
     chain = _chain(error)
-    libraries = {type(one).__module__.partition(".")[0] for one in chain}
-    if (answered := next((a for one in chain if (a := _answer(one)) is not None), None)) is not None:
-        return hide_secrets(answered)
-    if not libraries & _LIBRARIES and "AWS Error" not in str(error):
+    if answers := [answer for one in chain if (answer := _answer(one))]:
+        return hide_secrets(answers[0])
+    is_of_system = _LIBRARIES.isdisjoint(type(one).__module__.partition(".")[0] for one in chain)
+    if is_of_system and "AWS Error" not in str(error):
         if not isinstance(error, OSError):
             return None
         said = _NOISE.sub("", str(error)) or type(error).__name__
-        return hide_secrets(said + next((do for words, do in _OF_SYSTEM.items() if words in said), ""))
-    first = next((one for one in chain if getattr(one, "orig", None) is not None), None)
-    said = str(getattr(first, "orig", None) or error)
-    lines = (line.strip() for line in said.splitlines())
+        return hide_secrets(said + next((do for words, do in _OF_SYSTEM.items() if words in str(error).lower()), ""))
+    of_database = filter(None, (getattr(one, "orig", None) for one in chain))
+    lines = (line.strip() for line in str(next(of_database, error)).splitlines())
     said = " ".join(line for line in lines if line and not line.startswith(("(Background on", "[SQL:", "FROM ")))
     where, said = _address(chain), _NOISE.sub("", said)
     causes = " ".join(f"{type(one).__name__} {one}" for one in chain)
@@ -134,10 +138,15 @@ def in_plain_words(error: BaseException) -> str | None:
 
 
 _OF_SYSTEM = {
-    "No space left": ": free space there and run it again",
-    "Input/output error": ": repair or replace the disk and run it again",
-    "No usable temp": ": make room in one of them, or set TMPDIR to another folder",
+    "errno 28]": ": free space there and run it again",
+    "errno 122]": ": free space there, or raise the quota, and run it again",
+    "errno 5]": ": repair or replace the disk and run it again",
+    "errno 30]": ": mount the disk for writing, or choose another place, and run it again",
+    "errno 13]": ": change the rights there, or run it as another user",
+    "errno 1]": ": change the rights there, or run it as another user",
+    "no usable temp": ": make room in one of them, or set TMPDIR to another folder",
 }
+"""What to do, by the number of the error as Python and Arrow write it: the system's words depend on its language."""
 MAX_SAID = 400
 """Characters of a library's own words that a message repeats."""
 _LIBRARIES = frozenset(
@@ -171,7 +180,7 @@ _REASONS = _reasons(
     (
         r"unable to open database file",
         "the SQLite database cannot be opened",
-        "free space there if its disk is full, or change the rights of the file and its folder, or catalog.uri",
+        "free space there if its disk is full, repair the disk if it is broken, or change the rights of the file and its folder, or catalog.uri",
     ),
     (
         r"password authentication failed|role .* does not exist|no password supplied|no pg_hba.conf entry",

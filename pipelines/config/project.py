@@ -45,7 +45,7 @@ from nevermore.pipelines.config.tables import (
     TableConfig,
 )
 from nevermore.pipelines.config.values import Address, Count, Cron, Seconds, Section, Texts, placed, spelled
-from nevermore.pipelines.errors import ConfigError
+from nevermore.pipelines.errors import ConfigError, describe
 from nevermore.scan_core import OptionError, ScanOptions
 from nevermore.scan_core.io import whole_file, with_file_io, write_whole
 
@@ -458,7 +458,7 @@ def adding_table(config: Config, name: str, entry: Mapping[str, Any]) -> Iterato
                     config = parse(after, path)
                     whole.write(after.encode())
             except OSError as error:
-                raise ConfigError(f"{path} cannot be changed: {error}; add to its tables: {text}") from error
+                raise ConfigError(f"{path} cannot be changed: {describe(error)}; add to its tables: {text}") from error
         if other := [option for option in entry if getattr(config.tables[name], option) != getattr(wanted, option)]:
             raise ConfigError(f"{name} is in {path} with another {', '.join(other)}: change it there, or use that")
         yield config

@@ -23,7 +23,7 @@ from nevermore.pipelines.errors import CommitConflictError, CommitNotWrittenErro
 from nevermore.pipelines.iceberg.commit import MAIN, commit, retry_conflicts
 from nevermore.pipelines.iceberg.loaded_table import metadata_location, storage_of
 from nevermore.pipelines.iceberg.metadata_swap import Update
-from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.storage import Storage, writing
 from nevermore.scan_core import (
     DataFile,
     FileScanTask,
@@ -158,29 +158,22 @@ class PuffinWriter:
     def __init__(self, path: str, storage: Storage) -> None:
         self.path = path
         self.blobs: list[PuffinBlob] = []
+        self.size_bytes = 0
         self.footer_size_bytes = 0
         self._storage = storage
         try:
             self._sink = storage.open_output(path)
-            self._sink.write(MAGIC)
+            self._write(MAGIC)
         except BaseException:
             storage.remove([path])
             raise
-        self._offset = len(MAGIC)
-        self._is_complete = False
-
-    @property
-    def size_bytes(self) -> int:
-        """Number of bytes written so far."""
-        return self._offset
 
     def write_blob(self, described: PuffinBlob, parts: Iterable[bytes]) -> None:
         """Append a blob; `described` is completed by its offset and length."""
-        begin = self._offset
+        begin = self.size_bytes
         for part in parts:
-            self._sink.write(part)
-            self._offset += len(part)
-        self.blobs.append(replace(described, offset=begin, length=self._offset - begin))
+            self._write(part)
+        self.blobs.append(replace(described, offset=begin, length=self.size_bytes - begin))
 
     def copy_blob(self, blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
         """Append a blob of another Puffin file unchanged."""
@@ -191,17 +184,21 @@ class PuffinWriter:
     def close(self, properties: Mapping[str, str]) -> None:
         """Write the footer."""
         footer = footer_bytes(self.blobs, properties)
-        self._sink.write(footer)
-        self._sink.close()
+        self._write(footer)
+        with writing(self.path):
+            self._sink.close()
         self.footer_size_bytes = len(footer)
-        self._offset += len(footer)
-        self._is_complete = True
+
+    def _write(self, data: bytes) -> None:
+        with writing(self.path):
+            self._sink.write(data)
+        self.size_bytes += len(data)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_complete:
+        if not self.footer_size_bytes:  # `close` has not completed it
             try:
                 self._sink.close()
             finally:

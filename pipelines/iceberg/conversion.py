@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from nevermore.pipelines.errors import CommitConflictError, SourceError, explained
+from nevermore.pipelines.errors import CommitConflictError, SourceError, describe
 from nevermore.pipelines.iceberg.bitmap_indexes import DELETION_VECTOR, PuffinWriter
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.manifests import FileName, NamedFiles, name_of
@@ -177,7 +177,7 @@ def keep_converted(
             "deletes were not converted",
             exc_info=error,
         )
-        return ConversionReport(".".join(table.name()), warning=explained(error) or f"{type(error).__name__}: {error}")
+        return ConversionReport(".".join(table.name()), warning=describe(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nevermore.pipelines.config.tables import IndexConfig, TableConfig
-from nevermore.pipelines.errors import ConfigError, explained
+from nevermore.pipelines.errors import ConfigError, describe
 from nevermore.pipelines.iceberg.bitmap_indexes import CatalogTarget, build_indexes, indexed_fields
 from nevermore.pipelines.iceberg.parquet_output import can_have_bloom_filter
 from nevermore.pipelines.wording import counted
@@ -99,7 +99,7 @@ def keep_indexes(handle: "CatalogTable", config: IndexConfig | None, options: Sc
             return update
         _update(target, table, config, options, update)
     except Exception as error:  # noqa: BLE001 - the rows are committed, whatever happens to their indexes
-        update.warnings += (explained(error) or f"{type(error).__name__}: {error}",)
+        update.warnings += (describe(error),)
         _log.warning("indexes were not updated", exc_info=error)
     update.seconds = time.monotonic() - began
     return update

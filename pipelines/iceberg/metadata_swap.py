@@ -64,7 +64,8 @@ def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new
             now = current_location(catalog, identifier)
             if now == old:
                 raise CommitNotWrittenError(
-                    "nothing was committed: the disk of the catalog is full, or the folder of its file cannot be written"
+                    "nothing was committed: the disk of the catalog is full or broken, or the folder of its file cannot be written: "
+                    "free space there, repair it, or change the rights, and run it again"
                 ) from error
             if now == new:
                 return True

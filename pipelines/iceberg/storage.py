@@ -3,7 +3,6 @@
 Also defines the crash points of tests, chosen with NEVERMORE_CRASH_AT.
 """
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from nevermore.pipelines.errors import CommitNotWrittenError
+from nevermore.pipelines.errors import CommitNotWrittenError, describe
 from nevermore.scan_core.io import FileIOConfig, filesystem, parse_location, read_bytes
 
 CrashPoint = Literal["after-files", "after-manifests", "after-commit", "before-acknowledgement"]
@@ -45,17 +44,17 @@ _RACES = 100
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Name the file in the error of a full disk, which Arrow raises without saying where.
+    """Name the file in the error of a full or broken disk, which Arrow raises without saying where.
 
     Raises:
-        OSError: the disk is full.
+        OSError: the system's error, with the file.
     """
     try:
         yield
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if error.errno is None or error.filename is not None:
             raise
-        raise OSError(errno.ENOSPC, "the disk is full: free space there and run it again", path) from error
+        raise OSError(error.errno, os.strerror(error.errno), path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Storage:
         except OSError as error:
             if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
                 raise
-            raise CommitNotWrittenError(f"nothing was committed: {error}") from error
+            raise CommitNotWrittenError(f"nothing was committed: {describe(error)}") from error
 
     def read(self, path: str) -> bytes:
         """Read all bytes of a file."""

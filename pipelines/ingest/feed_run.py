@@ -29,6 +29,7 @@ from nevermore.pipelines.errors import (
     PipelineError,
     SourceError,
     WideBatchError,
+    describe,
     explained,
 )
 from nevermore.pipelines.formats.registry import DecodedFeed, ScannedFeed, decode, other_format, parts_of, scan
@@ -645,7 +646,7 @@ def _fail(report: TableReport, error: Exception) -> None:
 
 
 def _mark(report: TableReport, error: Exception) -> None:
-    report.error = explained(error) or f"{type(error).__name__}: {error}"
+    report.error = describe(error)
     report.exit_code = error.exit_code if isinstance(error, PipelineError | ScanError) else FAILED
     report.may_retry = is_transient(error)
     report.is_yielded = isinstance(error, AnotherIngesterError)
@@ -653,8 +654,7 @@ def _mark(report: TableReport, error: Exception) -> None:
 
 def _warn(what: str, error: Exception, **facts: str) -> None:
     """Log what stopped: in one line if the error says it, with the place in the code if it is unexpected."""
-    said = explained(error)
-    _log.warning("%s: %s", what, said or repr(error), exc_info=None if said else error, extra=facts)
+    _log.warning("%s: %s", what, describe(error), exc_info=None if explained(error) else error, extra=facts)
 
 
 SHOWN_TABLES = 20

@@ -24,7 +24,7 @@ from nevermore.pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Spill
 from nevermore.pipelines.changes.keys import KeySet, num_to_truncate
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.tables import TableConfig
-from nevermore.pipelines.errors import PipelineError, SourceError
+from nevermore.pipelines.errors import PipelineError, SourceError, describe
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.commit import RowDelta
 from nevermore.pipelines.iceberg.loaded_table import open_current
@@ -173,7 +173,7 @@ def trim_logs(
         try:
             done = trim_log(catalog, name, entry, check, keep, min_share=min_share, is_dry=is_dry)
         except (PipelineError, ScanError, OSError) as error:
-            done = Trimmed(name, change_log_name(name), is_dry=is_dry, error=str(error))
+            done = Trimmed(name, change_log_name(name), is_dry=is_dry, error=describe(error))
         yield replace(done, seconds=time.monotonic() - began)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nevermore.pipelines.config.project import Config
 from nevermore.pipelines.config.tables import RetentionConfig
-from nevermore.pipelines.errors import PipelineError
+from nevermore.pipelines.errors import PipelineError, describe
 from nevermore.pipelines.iceberg import positions
 from nevermore.pipelines.iceberg.storage import StoredFile
 from nevermore.pipelines.maintain.retention import (
@@ -110,7 +110,7 @@ def orphans_of_all(
         try:
             yield orphans(catalog, target, target.settings.orphan_age, delete=delete, show=show)
         except (PipelineError, ScanError, OSError) as error:
-            yield Orphans(target.name, error=str(error).removeprefix(f"{target.name}: "))
+            yield Orphans(target.name, error=describe(error).removeprefix(f"{target.name}: "))
 
 
 def orphans(

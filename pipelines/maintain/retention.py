@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from nevermore.pipelines.config.project import Config, change_log_name, quarantine_name
 from nevermore.pipelines.config.published import PublishedConfig
 from nevermore.pipelines.config.tables import RetentionConfig, TableConfig
-from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError
+from nevermore.pipelines.errors import CommitConflictError, ConfigError, PipelineError, SourceError, describe
 from nevermore.pipelines.iceberg import positions, storage
 from nevermore.pipelines.iceberg.catalog import expanded, find_table
 from nevermore.pipelines.iceberg.checked_catalog import open_existing
@@ -180,7 +180,7 @@ def expire_all(
         try:
             yield expire(catalog, config, table, is_dry=is_dry, show=show)
         except (PipelineError, ScanError, OSError) as error:
-            yield Expiry(table.name, is_dry=is_dry, error=str(error).removeprefix(f"{table.name}: "))
+            yield Expiry(table.name, is_dry=is_dry, error=describe(error).removeprefix(f"{table.name}: "))
 
 
 class RegularExpiry:
@@ -202,7 +202,7 @@ class RegularExpiry:
             catalog = open_existing(self._config)
             config = expanded(self._config, catalog)
         except PipelineError as error:
-            return [Expiry(str(self._config.path.name), error=str(error))]
+            return [Expiry(self._config.path.name, error=str(error))]
         now = time.monotonic()
         wanted: dict[str, TableConfig | PublishedConfig] = {**config.tables, **config.published}
         due = []

@@ -7,14 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from nevermore.pipelines.errors import explained
+from nevermore.pipelines.config.project import load
+from nevermore.pipelines.errors import describe, explained
+from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
 from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.scan_core import NestedField
+from nevermore.scan_core.metadata import parse_type
 from tests.pipelines.project import Project, event, product, the
 
 FULL, BROKEN = os.strerror(errno.ENOSPC), os.strerror(errno.EIO)
 CASES = {
     "full": (OSError(errno.ENOSPC, FULL, "/d/f"), f"{FULL}: '/d/f': free space there and run it again"),
     "broken": (OSError(errno.EIO, BROKEN, "/d/f"), f"{BROKEN}: '/d/f': repair or replace the disk and run it again"),
+    "in another language": (
+        OSError(errno.ENOSPC, "Auf dem Gerät ist kein Platz", "/d/f"),
+        "Auf dem Gerät ist kein Platz: '/d/f': free",
+    ),
+    "read-only": (OSError(errno.EROFS, "Read-only", "/d/f"), "Read-only: '/d/f': mount the disk for writing"),
+    "rights": (PermissionError(errno.EACCES, "Denied", "/d/f"), "Denied: '/d/f': change the rights there"),
+    "quota": (
+        OSError(errno.EDQUOT, "Quota exceeded", "/d/f"),
+        "Quota exceeded: '/d/f': free space there, or raise the quota",
+    ),
+    "missing": (FileNotFoundError(errno.ENOENT, "None such", "/d/f"), "None such: '/d/f'"),
+    "arrow with a number": (
+        OSError(errno.EIO, f"Error writing. Detail: [errno 5] {BROKEN}"),
+        f"Error writing. Detail: {BROKEN}: repair",
+    ),
     "rename": (OSError(errno.EXDEV, "Invalid link", "/a", None, "/b"), "Invalid link: '/a' -> '/b'"),
     "arrow": (OSError("[errno 28] " + FULL), f"{FULL}: free space there and run it again"),
     "sqlite broken": (
@@ -37,8 +56,29 @@ def test_an_error_of_a_disk_says_what_to_do_and_names_no_class(error: Exception,
     assert "rrno" not in text
 
 
-def test_an_unexpected_error_is_not_explained() -> None:
+def test_an_unexpected_error_is_not_explained_but_described_with_its_class() -> None:
     assert explained(ValueError("a fault")) is None
+    assert describe(ValueError("a fault")) == "ValueError: a fault"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_a_table_that_cannot_be_created_asks_for_no_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    project = Project(tmp_path)
+    catalog = open_catalog(load(tmp_path / "nevermore.yaml"))
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, f"Cannot create directory '/there'. Detail: [errno {code}] {os.strerror(code)}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(catalog), "create_table", fails)
+        with pytest.raises(OSError, match=os.strerror(code)) as error:
+            create_table(catalog, "shop.products", [NestedField(1, "id", parse_type("long"))])
+    text = describe(error.value)
+    assert text.startswith(f"{os.strerror(code)}: 'file://{tmp_path}/warehouse': ")
+    assert "credentials" not in text
+    assert project.table("shop.products") is None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
