@@ -122,7 +122,7 @@ class _Gathering:
         """The changes of a table, as `remote_changes` has them."""
         changes, total = self.part(code)
         is_ordered = order_by != POSITION and total.places
-        bounds = range_bounds(total.places, len(changes.rows)) if is_ordered else None
+        bounds = range_bounds(total.places, changes.num_tasks(jobs.num_slots())) if is_ordered else None
         return remote_changes(jobs, changes, total, bounds, limit=limit, kept=kept)
 
 

@@ -842,8 +842,11 @@ def test_a_key_of_a_type_that_identifies_no_row_is_refused_in_a_sentence(
 
 
 @pytest.mark.spark
-def test_few_rows_in_many_partitions_become_few_files(spark: "SparkSession", tmp_path: Path) -> None:
-    project = project_in(tmp_path)
+@pytest.mark.parametrize("options", [{}, {"order_by": ["v"]}])
+def test_few_rows_in_many_partitions_become_few_files(
+    spark: "SparkSession", tmp_path: Path, options: dict[str, Any]
+) -> None:
+    project = project_in(tmp_path, **options)
     project.upsert(NAME, spark.range(0, 100, numPartitions=150).selectExpr("id", "id as v"))
     assert rows_of(project) == [{"id": id_, "v": id_} for id_ in range(100)]
     for name in (NAME, "change_log.shop_orders"):
