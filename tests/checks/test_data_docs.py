@@ -105,6 +105,9 @@ def test_the_pages_in_a_browser(tmp_path: Path) -> None:
         view.on("request", lambda request: asked.append(request.url))
         view.on("pageerror", lambda error: errors.append(str(error)))
         view.goto(f"file://{tmp_path}/data_docs/index.html")
+        number = view.locator("td.num").first.bounding_box()
+        assert number is not None
+        assert number["x"] + number["width"] <= 390  # visible without scrolling the table
         view.click("text=shop.products")
         assert view.title() == "shop.products"
         assert view.locator("text=values must never be null").first.is_visible()
