@@ -379,13 +379,13 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; names the path.
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    unfinished = f"{path.parent}/.{path.name}.{secrets.token_hex(8)}"
     try:
         with _new_file(unfinished, None) as file:
             yield file
             is_kept = mode is None and path.exists()
             os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode) if is_kept else (mode or 0o666) & ~_umask())
-        unfinished.replace(path)
+        Path(unfinished).replace(path)
     except OSError as error:
         # the system names the unfinished file, or none for a write to a full or broken disk; no library says just this
         if error.filename in {None, unfinished} and error.strerror == os.strerror(error.errno or 0):
@@ -393,7 +393,7 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
         raise
     finally:
         with suppress(OSError):  # it has its name, or was never made
-            unfinished.unlink()
+            Path(unfinished).unlink()
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -406,7 +406,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def _new_file(name: str | Path, folder: int | None) -> BinaryIO:
+def _new_file(name: str, folder: int | None) -> BinaryIO:
     flags = _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL
     return os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb")
 

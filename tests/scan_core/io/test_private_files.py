@@ -328,13 +328,23 @@ def test_a_file_that_cannot_be_made_is_told_by_the_name_that_the_user_gave(
     path = tmp_path / "out"
 
     def fails(*paths: object, **_: object) -> None:
-        raise OSError(code, os.strerror(code), *[one for one in paths[:1] if not isinstance(one, int)])
+        raise OSError(code, os.strerror(code), *[os.fspath(one) for one in paths[:1] if not isinstance(one, int)])
 
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fails)
         with pytest.raises(OSError, match=f"{os.strerror(code)}: '{path}'$"):
             write_whole(path, "new")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("place", ["no folder/out", "file/out", "folder"])
+def test_a_file_that_cannot_be_made_here_is_told_by_its_name(place: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(OSError, match=rf"^\[Errno \d+\] [^/>]+: '{tmp_path / place}'$"):
+        write_whole(tmp_path / place, "new")
+    assert {*tmp_path.rglob("*")} == before
 
 
 def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
