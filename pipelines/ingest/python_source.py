@@ -474,14 +474,14 @@ def _wanted(table: TableFeed, given: list[str], op: str) -> list[str]:
     Raises:
         SourceError: one is missing: the rows would lose its value.
     """
-    targets = {table.target_name(name): name for name in given}
+    targets, order = {*map(table.target_name, given)}, () if table.order_by == POSITION else table.order_by
     known = table.key if op == "d" else (*table.key, *table.known_types)
-    if missing := [name for name in dict.fromkeys(known) if name not in targets]:
+    if missing := [*(name for name in known if name not in targets), *(name for name in order if name not in given)]:
         raise SourceError(
-            f"{table.name}: the data lacks {', '.join(missing)}; it has {', '.join(given)}. Rows are replaced as a whole; "
+            f"{table.name}: the data lacks {', '.join(dict.fromkeys(missing))}; it has {', '.join(given)}. Rows are replaced as a whole; "
             "nothing was written"
         )
-    return [targets[name] for name in table.key] if op == "d" else given
+    return [name for name in given if op != "d" or name in order or table.target_name(name) in table.key]
 
 
 def write_table(
@@ -556,14 +556,13 @@ def _lacks_value(field: NestedField, values: pa.Array) -> bool:
     """Whether a required field or member is NULL, which Arrow's casts of lists and maps do not tell."""
     if field.required and values.null_count:
         return True
+    there = values.drop_null()
     match field.type:
         case StructType(members):
-            there = values.drop_null()
             return any(_lacks_value(inner, there.field(i)) for i, inner in enumerate(members))
         case ListType(element):
-            return _lacks_value(element, values.flatten())
+            return _lacks_value(element, there.flatten())
         case MapType(_, value):
-            there = values.drop_null()
             first, end = there.offsets[0].as_py(), there.offsets[-1].as_py()
             return _lacks_value(value, there.items[first:end])
     return False

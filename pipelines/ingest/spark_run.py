@@ -161,9 +161,8 @@ class _Work:
     def joins_next(self, result: PieceResult) -> bool:
         """Whether a group of events continues in the next piece; then both become one, which is decoded again."""
         pieces, number = self.pieces, result.number
-        if not result.waiting or result.error is not None or number + 1 == len(pieces):
-            return False
-        if not self.continues(pieces[number], pieces[number + 1]):
+        is_last = number + 1 == len(pieces)
+        if not result.waiting or result.error or is_last or not self.continues(*pieces[number : number + 2]):
             return False
         pieces[number : number + 2] = [(*pieces[number], *pieces[number + 1])]
         return True
@@ -257,9 +256,7 @@ class SparkReading:
             sweep = begin_sweep(
                 self._feed.listing, now, self._options, self._applied, self._skip, warn=self._warn, look=look
             )
-            work = self._of_files(sweep)
-            now = yield from self._decoded(work)
-            now = sweep.settled(now)
+            now = yield from self._decoded(self._of_files(sweep))
 
     def _of_files(self, sweep: Sweep) -> _Work:
         def reached(now: FilePosition, results: Sequence[PieceResult]) -> FilePosition:
@@ -348,8 +345,8 @@ class SparkReading:
             elif frame not in [kept for kept, _, _ in gathering.frames]:
                 frame.unpersist()
             size = max(1, size * _GROWTH)
-        now = work.reached(now, gathering.results)
-        yield from self._batch(gathering, work.ended(now), work)
+        now = work.ended(work.reached(now, gathering.results))
+        yield from self._batch(gathering, now, work)
         return now
 
     def _with_tables(self, result: PieceResult, gathering: _Gathering) -> PieceResult | None:

@@ -326,7 +326,7 @@ class DecodeRows:
 
         begin_task()
         number = TaskContext.get().partitionId()
-        rows = (pa.table(batch.rename_columns(self.names)) for batch in batches)
+        rows = (pa.Table.from_batches([batch.rename_columns(self.names)]) for batch in batches)
         yield from _piece_of(number, 0, self.changes(gathered(rows, self.most_bytes), number))
 
 

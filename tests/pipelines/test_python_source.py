@@ -628,6 +628,18 @@ def test_a_replacement_larger_than_memory(tmp_path: Path) -> None:
     assert project.scan(NAME).count() == 59_999
 
 
+def test_deletes_have_a_place_in_the_order(tmp_path: Path) -> None:
+    project = project_in(tmp_path, order_by=["at"], rename={"at": "updated", "number": "id"})
+    project.upsert(NAME, [{"number": id_, "at": 5, "v": id_} for id_ in range(4)])
+    project.delete(NAME, [{"v": None, "at": 4, "number": 0}, {"v": None, "at": 5, "number": 1}, {"at": 6, "number": 2}])
+    assert [row["id"] for row in rows_of(project)] == [0, 3]
+    project.upsert(NAME, [{"number": 2, "at": 5, "v": 7}, {"number": 1, "at": 7, "v": 8}])
+    assert rows_of(project) == [{"id": id_, "updated": at, "v": v} for id_, at, v in ((0, 5, 0), (1, 7, 8), (3, 5, 3))]
+    for write in (project.upsert, project.delete):
+        with pytest.raises(SourceError, match=r"the data lacks (updated, )?at; it has number, v"):
+            write(NAME, [{"number": 3, "v": 1}])
+
+
 def test_rows_are_appended_to_a_table_without_a_key(project: Project, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has a key, so rows are upserted: call upsert"):
         project.append(NAME, ROWS)
@@ -720,9 +732,8 @@ def test_tasks_of_spark_write_a_dataframe_in_its_order(
         log = project.table("change_log.shop_orders").scan().where("ordinal > 10000").to_table().column("after")
         assert Counter(row["chance"] for row in log.to_pylist()) == Counter(row["chance"] for row in rows)
         assert project.upsert(NAME, frame.where("version >= 50000"), batch_id="2").engine == "spark"
-        if "order_by" not in options:
-            project.delete(NAME, frame.where("id > 5"))
-            assert project.scan(NAME).count() == 6
+        project.delete(NAME, frame.where("id > 5"))
+        assert project.scan(NAME).count() == 6
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
 
