@@ -30,7 +30,7 @@ from nevermore.pipelines.iceberg.commit import (
     partitions_in,
     retry_conflicts,
 )
-from nevermore.pipelines.iceberg.loaded_table import refresh
+from nevermore.pipelines.iceberg.loaded_table import refresh, storage_of
 from nevermore.pipelines.iceberg.metadata_swap import Update
 from nevermore.pipelines.iceberg.positions import ancestors, summary_properties
 from nevermore.pipelines.iceberg.schema_evolution import evolve
@@ -231,6 +231,9 @@ class PublishedTarget:
         table = find_table(self.catalog, self.name)
         if table is not None and not table.metadata.snapshots:
             self.catalog.drop_table(identifier(self.name))
+            unused = storage_of(table)
+            unused.remove([table.metadata_location])  # no other: those of a commit made meanwhile can be recovered
+            unused.remove_empty_folders(table.location())
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
         """Check that the partition can be replaced: all files of the table must be partitioned by it."""

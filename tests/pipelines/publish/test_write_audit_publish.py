@@ -184,6 +184,9 @@ def test_a_table_that_a_failed_run_created_is_dropped_unless_it_has_rows(tmp_pat
     with pytest.raises(PublishError):
         Publication(target, None, lambda _: True).commit(fail, {})
     assert (project.table is not None) is has_rows
+    folders = {path.parent.name for path in tmp_path.rglob("*.metadata.json")}
+    assert folders == ({"metadata"} if has_rows else set())
+    assert any(tmp_path.rglob("metadata")) is has_rows
 
 
 def publish_days(folder: Path, days: int, *, is_new: bool) -> tuple[Project, list[Audit]]:
