@@ -55,6 +55,43 @@ def test_every_option_of_the_config_is_there_with_its_default() -> None:
     assert not re.search(r"\|\s*\|\n", page), "an option without a meaning"
 
 
+@pytest.mark.each(12)
+@pytest.mark.parametrize(
+    ("page", "text", "row"),
+    [
+        ("../README.md", "`convert_after` (5 minutes)", "| `convert_after` | duration | `5m` |"),
+        ("deletes.md", "`convert_after` (5 minutes)", "| `convert_after` | duration | `5m` |"),
+        ("deletes.md", "| `converted` (default) |", "| `deletes` | `equality`, `converted`, `vectors` | `converted` |"),
+        (
+            "how-changes-are-applied.md",
+            "**Dropped columns** stay in the mirror by default",
+            "| `keep`, `drop` | `keep` |",
+        ),
+        ("faq.md", "a minute is the default (`commit_interval`)", "| `commit_interval` | duration | `1m` |"),
+        ("faq.md", "(1 GiB)", "| `memory_limit_bytes` | size | `1GiB` |"),
+        ("faq.md", "(2 GiB)", "| `memory_limit_bytes` | `2GiB` |"),
+        ("scan-options.md", "`memory_limit_bytes`, 2 GiB by default", "| `memory_limit_bytes` | `2GiB` |"),
+        ("expectations.md", "`frame_bytes` (256 MiB)", "| `frame_bytes` | size | `256MiB` |"),
+        ("checks.md", "`checks: {memory_bytes: 512MiB}`", "| `memory_bytes` | size | `512MiB` |"),
+        ("check-source.md", "`warn` (default)", "| `mirror_equals_source` | `block`, `warn`, `off` | `warn` |"),
+        ("keep-a-mirror-fast.md", "`spark_above_bytes` (10 GiB)", "| `spark_above_bytes` | size | `10GiB` |"),
+    ],
+)
+def test_a_default_that_a_page_states_is_that_of_the_code(page: str, text: str, row: str) -> None:
+    assert text in " ".join((DOCS / page).read_text().split())
+    assert row in reference().configuration()
+
+
+def test_pages_stay_short() -> None:
+    words = {
+        page.stem: sum(bool(re.search(r"\w", word)) for word in page.read_text().split())
+        for page in (DOCS.parent / "README.md", *DOCS.glob("*.md"))
+    }
+    assert {page: count for page, count in words.items() if count > 1_200} == {}
+    assert sum(words.values()) <= 38_000
+    assert len((DOCS.parent / "README.md").read_text().splitlines()) <= 120
+
+
 def configs() -> list[Any]:
     """The configs in the documentation."""
     found = []
