@@ -82,10 +82,12 @@ def _moments(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def _shown(array: pa.Array) -> tuple[pa.Array, Mask]:
-    """Temporal values as text; beyond the year 32767 Arrow writes a remark instead."""
+    """Temporal values as text; beyond the year 32767 Arrow writes a remark instead, or with a zone another year."""
     values, bad = _cast(array, pa.string())
-    remarks = np.asarray(pc.fill_null(pc.starts_with(values, "<"), False))
-    return pc.if_else(pa.array(remarks), pa.scalar(None, pa.string()), values), bad | remarks
+    kind = array.type
+    plain = array.cast(pa.timestamp(kind.unit)).cast(pa.string()) if pa.types.is_timestamp(kind) else values
+    remarks = pc.fill_null(pc.starts_with(plain, "<"), False)
+    return pc.if_else(remarks, None, values), bad | np.asarray(remarks)
 
 
 def _may_pass_bounds(given: pa.Array, scale: int) -> bool:

@@ -244,7 +244,7 @@ REFUSED |= {
             "Polars",
             "lazy",
             pl.LazyFrame({"id": [3]}),
-            "rows cannot be read from LazyFrame: .* Rows are a DataFrame of pandas",
+            r"rows cannot be read from LazyFrame\. Rows are a DataFrame of pandas",
         ),
         (
             "DuckDB",

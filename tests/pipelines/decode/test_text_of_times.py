@@ -80,7 +80,10 @@ def test_times_of_day(text: str) -> None:
     ("values", "text"),
     [
         (pa.array([None, 2_932_897], pa.date32()), "10000-01-01"),
-        (pa.array([None, 2**62], pa.timestamp("us")), "148108-07-06T14:00:27.387904"),
+        *(
+            (pa.array([None, 2**62], pa.timestamp("us", zone)), "148108-07-06T14:00:27.387904")
+            for zone in (None, "UTC", "Asia/Kolkata")
+        ),
         (pa.array([None, 5], pa.timestamp("us", "UTC")), "1970-01-01 00:00:00.000005Z"),
         (pa.array([None, 1001], pa.time64("ns")), "00:00:00.000001001"),
     ],
