@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
 from nevermore.pipelines.errors import describe, explained
 from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
@@ -97,3 +98,31 @@ def test_a_table_whose_disk_fails_names_no_class(tmp_path: Path, monkeypatch: py
     assert "run it again" in report.error
     project.run()
     assert project.rows() == [product(1)]
+
+
+@pytest.mark.parametrize(
+    "command", [["expire", "--keep-snapshots", "1", "--keep-for", "1ms"], ["trim-log", "--keep-log", "1ms"]]
+)
+def test_a_report_of_several_tables_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    project = Project(tmp_path)
+    for number in range(3):
+        project.land(f"{number}.jsonl", [event("c", product(1, str(number)))])
+        project.run()
+    if command[0] == "trim-log":  # cuts what no snapshot needs
+        with pytest.raises(SystemExit):
+            main(["expire", "--keep-snapshots", "1", "--keep-for", "1ms", "--config", str(tmp_path / "nevermore.yaml")])
+
+    def fails(storage: Storage, path: str) -> None:
+        raise OSError(errno.EIO, f"Error writing bytes to file. Detail: [errno 5] {BROKEN}")
+
+    capsys.readouterr()
+    monkeypatch.setattr(Storage, "open_output", fails)
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--config", str(tmp_path / "nevermore.yaml")])
+    said = "".join(capsys.readouterr())
+    assert end.value.code == 1
+    assert f"{BROKEN}: 'file://{tmp_path}" in said
+    assert "repair or replace the disk" in said
+    assert "rrno" not in said
