@@ -120,7 +120,7 @@ sbom: $(READY) ## Write build/sbom.json, the packages of the environment as Cycl
 	@.venv-sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	@echo "build/sbom.json"
 
-dist: $(READY) ## Build wheel and sdist into dist/, install both in new environments and read a table there
+dist: $(READY) java ## Build wheel and sdist into dist/, install both in new environments and run the README there
 	@VENV=$(VENV) .ci/dist
 
 clean: ## Remove the environment and everything made by the commands above
