@@ -318,9 +318,10 @@ def resync(
 
     Example: `nevermore resync shop.orders shop.items --from-source`
     """
-    from nevermore.pipelines.errors import PipelineError
+    from nevermore.pipelines.errors import PipelineError, describe
     from nevermore.pipelines.maintain.replay import resync as rebuild
     from nevermore.pipelines.maintain.replay import resync_from, resync_from_source, resync_keys
+    from nevermore.scan_core import ScanError
 
     settings = load(config)
     for name in tables or ():
@@ -342,10 +343,10 @@ def resync(
                 done = resync_keys(catalog, settings, table, keys)
             else:
                 done = (resync_from_source if from_source else rebuild)(catalog, settings, table)
-        except PipelineError as error:
+        except (PipelineError, ScanError, OSError) as error:
             if len(chosen) == 1:
                 raise
-            typer.echo(f"error: {table}: {str(error).removeprefix(f'{table}: ')}", err=True)
+            typer.echo(f"error: {table}: {describe(error).removeprefix(f'{table}: ')}", err=True)
             codes.add(1)
             continue
         counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"

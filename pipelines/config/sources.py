@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AwareDatetime, Field, field_validator
+from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator
 
 from nevermore.pipelines.config.values import Bytes, Names, Section, spelled
 
@@ -238,10 +238,21 @@ class PythonSource(Section):
     title: ClassVar[str] = "Python programs"
 
 
-Source = FilesSource | PostgresSource | MysqlSource | KafkaSource | PythonSource
-"""Where the events of tables are; distinguished by `type`, which may be omitted for files."""
-
-
 def type_of_source(value: Any) -> str:
     """The `type` of a source as it is written in a config; files may leave it out."""
     return str(value.get("type", "files") if isinstance(value, Mapping) else getattr(value, "type", "files"))
+
+
+Source = Annotated[
+    Annotated[FilesSource, Tag("files")]
+    | Annotated[PostgresSource, Tag("postgres")]
+    | Annotated[MysqlSource, Tag("mysql")]
+    | Annotated[KafkaSource, Tag("kafka")]
+    | Annotated[PythonSource, Tag("python")],
+    Discriminator(
+        type_of_source,
+        custom_error_type="source_type",
+        custom_error_message="the type of a source must be 'files', 'kafka', 'mysql', 'postgres' or 'python'",
+    ),
+]
+"""Where the events of tables are; distinguished by `type`, which may be omitted for files."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nevermore.pipelines.config import Engine
 from nevermore.pipelines.config.checks import ChecksConfig
@@ -13,8 +13,7 @@ from nevermore.pipelines.config.sources import (
     KafkaSource,
     MysqlSource,
     PostgresSource,
-    PythonSource,
-    type_of_source,
+    Source,
 )
 from nevermore.pipelines.config.values import (
     AutoOrOff,
@@ -252,18 +251,7 @@ class TableConfig(AssetConfig):
         checks: what must hold in addition: [expectations, freshness, volume](expectations.md).
     """
 
-    source: Annotated[
-        Annotated[FilesSource, Tag("files")]
-        | Annotated[PostgresSource, Tag("postgres")]
-        | Annotated[MysqlSource, Tag("mysql")]
-        | Annotated[KafkaSource, Tag("kafka")]
-        | Annotated[PythonSource, Tag("python")],
-        Discriminator(
-            type_of_source,
-            custom_error_type="source_type",
-            custom_error_message="the type of a source must be 'files', 'kafka', 'mysql', 'postgres' or 'python'",
-        ),
-    ]
+    source: Source
     key: Names = ()
     source_table: str | None = None
     include_tables: Names = ()

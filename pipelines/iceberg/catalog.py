@@ -17,11 +17,11 @@ from nevermore.pipelines.errors import (
     PipelineError,
     SourceError,
     describe,
+    in_plain_words,
     in_short,
 )
 from nevermore.pipelines.iceberg.metadata_swap import current_location
 from nevermore.pipelines.iceberg.schema_evolution import schema_document
-from nevermore.pipelines.iceberg.storage import writing
 from nevermore.pipelines.iceberg.warehouse import local_path, refuse_copy, refuse_without_catalog
 from nevermore.scan_core import NestedField, Schema
 from nevermore.scan_core.io import load_catalog, require_package
@@ -73,9 +73,8 @@ def open_catalog(config: Config) -> "Catalog":
         first = next(located, None)
     except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
         place = "" if file is None else f" {file}"
-        raise ConfigError(
-            f"catalog{place} of type {config.catalog.type} cannot be opened: {describe(error)}"
-        ) from error
+        reason = in_plain_words(error) or in_short(error)
+        raise ConfigError(f"catalog{place} of type {config.catalog.type} cannot be opened: {reason}") from error
     if first is not None:
         refuse_copy(config, *first)
     return found
@@ -247,25 +246,23 @@ def create_table(
         )
     )
     _make_namespace(catalog, identifier(name)[:-1])
-    place = catalog.properties.get("warehouse", "its warehouse")
     try:
-        with writing(place):
-            return catalog.create_table(
-                identifier(name),
-                schema=CatalogSchema.model_validate(schema_document(schema)),
-                partition_spec=spec,
-                properties={**TABLE_PROPERTIES, **(properties or {})},
-            )
+        return catalog.create_table(
+            identifier(name),
+            schema=CatalogSchema.model_validate(schema_document(schema)),
+            partition_spec=spec,
+            properties={**TABLE_PROPERTIES, **(properties or {})},
+        )
     except TableAlreadyExistsError:
         return catalog.load_table(identifier(name))
+    except RequestException:
+        raise  # of a catalog server: it may pass by itself
     except (OSError, pa.ArrowException) as error:
-        # errors of a catalog server may pass by themselves; those of this machine say what to do, and know of no bucket
-        if isinstance(error, RequestException) or local_path(place):
-            raise
-        raise PipelineError(
-            f"{name} cannot be created in {place}: {in_short(error)}; check that the bucket or container exists, and the "
-            "credentials and rights (read, write, delete, list)"
-        ) from error
+        warehouse, said = catalog.properties.get("warehouse"), describe(error)
+        if warehouse is None or local_path(warehouse) is None:
+            do = "check that the bucket or container exists, and the credentials and rights (read, write, delete, list)"
+            said = f"{in_short(error)}; {do}"
+        raise PipelineError(f"{name} cannot be created in {warehouse or 'its warehouse'}: {said}") from error
 
 
 def _make_namespace(catalog: "Catalog", namespace: tuple[str, ...]) -> None:

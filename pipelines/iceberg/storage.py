@@ -44,7 +44,7 @@ _RACES = 100
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Name the file in the error of a full or broken disk, which Arrow raises without saying where.
+    """Name the local file in the error of a full or broken disk, which Arrow raises without saying where.
 
     Raises:
         OSError: the system's error, with the file.
@@ -52,7 +52,7 @@ def writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or error.filename is not None or not parse_location(path).is_local:
             raise
         raise OSError(error.errno, os.strerror(error.errno), path) from error
 

@@ -330,7 +330,7 @@ class Project:
 
         Args:
             name: as for `upsert`.
-            keys: as `data` of `upsert`; only the key columns are read.
+            keys: as `data` of `upsert`; only columns of the key and of `order_by` are read.
             batch_id: as for `upsert`.
 
         Returns:

@@ -121,7 +121,7 @@ def write(
         config: of the project.
         name: the table.
         data: rows: a DataFrame of pandas, Polars or Spark, a relation of DuckDB, a list of dicts, or anything with
-            `__arrow_c_stream__`. For deletes, only key columns are read.
+            `__arrow_c_stream__`. For deletes, only columns of the key and of `order_by` are read.
         op: `u` for upserts, `d` for deletes, `c` for inserts into a table without a key.
         where: with `u`: rows of the table for which it is true, and that are not in the data, are deleted.
         batch_id: name of the batch; one that was applied before is not applied again.
@@ -478,8 +478,8 @@ def _wanted(table: TableFeed, given: list[str], op: str) -> list[str]:
     known = table.key if op == "d" else (*table.key, *table.known_types)
     if missing := [*(name for name in known if name not in targets), *(name for name in order if name not in given)]:
         raise SourceError(
-            f"{table.name}: the data lacks {', '.join(dict.fromkeys(missing))}; it has {', '.join(given)}. Rows are replaced as a whole; "
-            "nothing was written"
+            f"{table.name}: the data lacks {', '.join(dict.fromkeys(missing))}; it has {', '.join(given)}. Rows are replaced as a whole, and deleted by "
+            "key and order_by; nothing was written"
         )
     return [name for name in given if op != "d" or name in order or table.target_name(name) in table.key]
 

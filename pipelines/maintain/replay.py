@@ -448,13 +448,12 @@ def snapshot_batches(
         SourceError: no files, an event that cannot be decoded, or one that is not a row.
     """
     config = project.table(table.name)
-    if kind is None and not isinstance(config.source, FilesSource):
+    if kind is not None:
+        source = FilesSource(path=paths, format=kind)
+    elif isinstance(config.source, FilesSource):
+        source = config.source
+    else:
         raise ConfigError(f"{table.name} is not read from files: state the format of these files (--format)")
-    source = (
-        config.source
-        if kind is None and isinstance(config.source, FilesSource)
-        else FilesSource(path=paths, format=kind)
-    )
     source = with_located_options(source, project.folder)
     options = dict(source.options)
     if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):

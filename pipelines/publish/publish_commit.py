@@ -7,7 +7,7 @@ one step or dropped. Commits of mirrors and change logs are in `iceberg/commit.p
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -232,8 +232,9 @@ class PublishedTarget:
         if table is not None and not table.metadata.snapshots:
             self.catalog.drop_table(identifier(self.name))
             unused = storage_of(table)
-            unused.remove([table.metadata_location])  # no other: those of a commit made meanwhile can be recovered
-            unused.remove_empty_folders(table.location())
+            with suppress(OSError):  # a file that stays hides no reason why the run failed
+                unused.remove([table.metadata_location])  # no other: those of a commit made meanwhile can be recovered
+                unused.remove_empty_folders(table.location())
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
         """Check that the partition can be replaced: all files of the table must be partitioned by it."""

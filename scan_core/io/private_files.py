@@ -379,7 +379,7 @@ def whole_file(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; names the path.
     """
-    unfinished = f"{path.parent}/.{path.name}.{secrets.token_hex(8)}"
+    unfinished = f"{path.parent}/.{path.name}.{secrets.token_hex(4)}"
     try:
         with _new_file(unfinished, None) as file:
             yield file

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from nevermore import open_project
 from nevermore.pipelines.cli.main import main
 from nevermore.pipelines.config.project import load
-from nevermore.pipelines.errors import describe, explained
+from nevermore.pipelines.errors import PipelineError, describe, explained
 from nevermore.pipelines.iceberg.catalog import create_table, open_catalog
-from nevermore.pipelines.iceberg.storage import Storage
+from nevermore.pipelines.iceberg.storage import Storage, writing
+from nevermore.pipelines.maintain import replay
+from nevermore.pipelines.maintain.replay import resync
 from nevermore.scan_core import NestedField
 from nevermore.scan_core.metadata import parse_type
 from tests.pipelines.project import Project, event, product, the
@@ -74,12 +77,26 @@ def test_a_table_that_cannot_be_created_asks_for_no_credentials(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(catalog), "create_table", fails)
-        with pytest.raises(OSError, match=os.strerror(code)) as error:
+        with pytest.raises(PipelineError) as error:
+            create_table(catalog, "shop.products", [NestedField(1, "id", parse_type("long"))])
+        monkeypatch.delitem(catalog.properties, "warehouse")
+        with pytest.raises(PipelineError, match=r"its warehouse: .*; check that the bucket or container exists"):
             create_table(catalog, "shop.products", [NestedField(1, "id", parse_type("long"))])
     text = describe(error.value)
-    assert text.startswith(f"{os.strerror(code)}: 'file://{tmp_path}/warehouse': ")
+    said = f"Cannot create directory '/there'. Detail: {os.strerror(code)}"
+    assert text.startswith(f"shop.products cannot be created in file://{tmp_path}/warehouse: {said}: ")
     assert "credentials" not in text
     assert project.table("shop.products") is None
+
+
+@pytest.mark.parametrize("path", ["s3://b/a.parquet", "file:///there/a.parquet", "/there/a.parquet"])
+def test_the_words_of_a_store_stay(path: str) -> None:
+    said = "The AWS Access Key Id you provided does not exist in our records."
+    with pytest.raises(OSError, match="rrno 13") as error, writing(path):
+        raise PermissionError(errno.EACCES, said)
+    is_remote = path.startswith("s3:")
+    assert (said in str(error.value)) == is_remote
+    assert (path in str(error.value)) != is_remote
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
@@ -126,3 +143,26 @@ def test_a_report_of_several_tables_says_what_to_do(
     assert f"{BROKEN}: 'file://{tmp_path}" in said
     assert "repair or replace the disk" in said
     assert "rrno" not in said
+
+
+def test_a_disk_that_fails_for_one_table_lets_others_be_rebuilt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nevermore.yaml"
+    path.write_text("tables:\n" + "".join(f"  shop.{n}: {{source: {{type: python}}, key: [id]}}\n" for n in ("a", "b")))
+    project = open_project(path)
+    for name in ("shop.a", "shop.b"):
+        project.upsert(name, [{"id": 1}])
+
+    def fails(catalog: object, config: object, name: str) -> object:
+        if name == "shop.a":
+            raise OSError(errno.EIO, BROKEN, "/d/f")
+        return resync(catalog, config, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replay, "resync", fails)
+    with pytest.raises(SystemExit) as ended:
+        main(["resync", "--all", "--config", str(path)])
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    assert said.err.startswith(f"error: shop.a: {BROKEN}: '/d/f': repair or replace the disk")
+    assert "shop.b: 1 row from 1 change" in said.out

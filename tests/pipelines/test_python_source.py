@@ -1072,7 +1072,9 @@ def test_a_config_that_cannot_be_written_names_what_to_add(project: Project, mon
 
     monkeypatch.setattr(Path, "open", refuse)
     entry = r"add to its tables: shop\.x: \{source: \{type: python\}, key: \[id\]\}"
-    with pytest.raises(ConfigError, match=rf"nevermore\.yaml cannot be changed: .*denied; {entry}"):
+    with pytest.raises(
+        ConfigError, match=rf"nevermore\.yaml cannot be changed: Permission denied: change the rights there.*; {entry}"
+    ):
         project.create("shop.x", SCHEMA, key="id")
 
 

@@ -13,6 +13,7 @@ import pytest
 from nevermore.pipelines.config.published import PublishedPartition
 from nevermore.pipelines.errors import CommitConflictError, PublishError
 from nevermore.pipelines.iceberg.schema_evolution import iceberg_fields
+from nevermore.pipelines.iceberg.storage import Storage
 from nevermore.pipelines.publish import publish_commit
 from nevermore.pipelines.publish.audit import CheckFailedError
 from nevermore.pipelines.publish.publish_commit import STAGED_PREFIX, Mode, Publication, PublishedTarget, StagedSnapshot
@@ -187,6 +188,23 @@ def test_a_table_that_a_failed_run_created_is_dropped_unless_it_has_rows(tmp_pat
     folders = {path.parent.name for path in tmp_path.rglob("*.metadata.json")}
     assert folders == ({"metadata"} if has_rows else set())
     assert any(tmp_path.rglob("metadata")) is has_rows
+
+
+def test_files_that_cannot_be_removed_do_not_hide_why_a_run_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path)
+
+    def fail(*_: Any) -> Any:
+        raise PublishError("the job failed")
+
+    def refuse(*_: Any) -> None:
+        raise OSError("AWS Error ACCESS_DENIED during DeleteObject operation")
+
+    target = PublishedTarget(project.catalog, NAME, iceberg_fields(COLUMNS), PublishedPartition.parse("day"))
+    monkeypatch.setattr(Storage, "_remove", refuse)
+    with pytest.raises(PublishError, match="the job failed"):
+        Publication(target, None, lambda _: True).commit(fail, {})
 
 
 def publish_days(folder: Path, days: int, *, is_new: bool) -> tuple[Project, list[Audit]]:
