@@ -38,7 +38,7 @@ demo: $(READY) java ## Run the whole pipeline on a simulated shop
 ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
-# One more than the two cores, as tests wait for servers and JVMs: 18 minutes, with two 22. Each takes up to 2 GiB.
+# One more than the two cores, as tests wait for servers and JVMs: 11 minutes where nothing else runs. Each takes up to 2 GiB.
 WORKERS ?= 3
 
 # A test that its own limit does not end, as it hangs in compiled code or in a fixture, ends its process after 1300 s.
