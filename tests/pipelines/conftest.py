@@ -7,6 +7,7 @@ import pytest
 
 from nevermore.pipelines.iceberg import commit
 from nevermore.pipelines.ingest.feeds import Feed
+from tests.support.only_spark import why_local
 from tests.support.rest_catalog import FaultyCatalog, serving_catalog
 
 
@@ -16,11 +17,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyCa
     monkeypatch.setattr(commit, "PAUSE_SECONDS", 0.01)
     with serving_catalog(tmp_path) as found:
         yield found
-
-
-def why_local(feed: Feed, _: str | None) -> str | None:
-    """Instead of `Feed.why_local`: nothing but databases."""
-    return None if feed.live is None else "a database"
 
 
 @pytest.fixture(
