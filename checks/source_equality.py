@@ -105,7 +105,7 @@ class _Reading:
     Attributes:
         project: has the mirror.
         config: how changes are decoded.
-        target: how those of the table are.
+        target: how rows of the table are decoded, among those of its feed.
         table: the mirror.
         most: rows to read in a second.
         mirror: rows of the mirror.

@@ -85,7 +85,7 @@ def _shown(array: pa.Array) -> tuple[pa.Array, Mask]:
     """Temporal values as text; beyond the year 32767 Arrow writes a remark instead, or with a zone another year."""
     values, bad = _cast(array, pa.string())
     kind = array.type
-    plain = array.cast(pa.timestamp(kind.unit)).cast(pa.string()) if pa.types.is_timestamp(kind) else values
+    plain = array.cast(pa.timestamp(kind.unit)).cast(pa.string()) if getattr(kind, "tz", None) else values
     remarks = pc.fill_null(pc.starts_with(plain, "<"), False)
     return pc.if_else(remarks, None, values), bad | np.asarray(remarks)
 

@@ -258,10 +258,10 @@ def create_table(
     except RequestException:
         raise  # of a catalog server: it may pass by itself
     except (OSError, pa.ArrowException) as error:
-        warehouse, said = catalog.properties.get("warehouse"), describe(error)
-        if warehouse is None or local_path(warehouse) is None:
-            do = "check that the bucket or container exists, and the credentials and rights (read, write, delete, list)"
-            said = f"{in_short(error)}; {do}"
+        warehouse = catalog.properties.get("warehouse")
+        is_remote = warehouse is None or local_path(warehouse) is None
+        do = "check that the bucket or container exists, and the credentials and rights (read, write, delete, list)"
+        said = f"{in_short(error)}; {do}" if is_remote else describe(error)
         raise PipelineError(f"{name} cannot be created in {warehouse or 'its warehouse'}: {said}") from error
 
 
